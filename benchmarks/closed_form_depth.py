@@ -44,47 +44,50 @@ IMAGES, RUN = 500, Run(threads=1, device="cpu")
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Build, measure, print, and write."""
+    """Measure every depth, print the table and write it."""
     torch.set_num_threads(1)
     if "--table" not in arguments:
-        machine.write(NAME, {"images": IMAGES, "rows": measured()})
-    text = markdown(machine.read(NAME)["rows"])
+        machine.write(NAME, {"images": IMAGES, "rows": measure_depths()})
+    text = make_table(machine.read(NAME)["rows"])
     print(text)
     replace_between(DOCS / "results" / "closed_form.md", "depth", text)
 
 
-def measured() -> list[dict[str, Any]]:
-    """For every depth the objective and each way's error."""
+def measure_depths() -> list[dict[str, Any]]:
+    """Return, for every depth, the objective and the error of each way."""
     ancestry, learngene = open_ancestry("bundled"), load_learngene(find("closed_form"))
-    pictures, _ = load_images(open_task(SOURCE_TASK), "validation", IMAGES)
-    wanted = last_stream(ancestry.model(), pictures)
-    variance = (wanted - wanted.mean(dim=(0, 1))).square().sum()
+    images, _ = load_images(open_task(SOURCE_TASK), "validation", IMAGES)
+    teacher_stream = compute_last_stream(ancestry.model(), images)
+    variance = (teacher_stream - teacher_stream.mean(dim=(0, 1))).square().sum()
     rows = []
     for layers, objective in enumerate(learngene.config.details["objective"], 1):
         errors = {}
         for way, settings in WAYS.items():
-            made = lifecycle.expand(learngene, layers=layers, num_classes=0, run=RUN, **settings)
+            descendant = lifecycle.expand(
+                learngene, layers=layers, num_classes=0, run=RUN, **settings
+            )
             errors[way] = float(
-                (last_stream(made.model(), pictures) - wanted).square().sum() / variance
+                (compute_last_stream(descendant.model(), images) - teacher_stream).square().sum()
+                / variance
             )
         rows.append({"layers": layers, "objective": objective, **errors})
     return rows
 
 
 @torch.no_grad()
-def last_stream(model: Any, pictures: torch.Tensor) -> torch.Tensor:
-    """(B, N, D) what the final norm reads."""
-    found: list[torch.Tensor] = []
-    handle = model.norm.register_forward_pre_hook(lambda _, given: found.append(given[0]))
+def compute_last_stream(model: Any, images: torch.Tensor) -> torch.Tensor:
+    """Return the inputs of the final norm, (images, tokens, width)."""
+    streams: list[torch.Tensor] = []
+    handle = model.norm.register_forward_pre_hook(lambda _, inputs: streams.append(inputs[0]))
     model.eval()
-    for part in pictures.split(250):
-        model.forward_features(part)
+    for batch in images.split(250):
+        model.forward_features(batch)
     handle.remove()
-    return torch.cat(found)
+    return torch.cat(streams)
 
 
-def violations(rows: Sequence[Mapping[str, Any]], way: str) -> list[int]:
-    """The depths at which the error is larger than at some smaller depth."""
+def find_violations(rows: Sequence[Mapping[str, Any]], way: str) -> list[int]:
+    """Return the depths at which the error is larger than at some smaller depth."""
     return [
         row["layers"]
         for number, row in enumerate(rows)
@@ -92,19 +95,17 @@ def violations(rows: Sequence[Mapping[str, Any]], way: str) -> list[int]:
     ]
 
 
-def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
-    """A line per quantity, a column per depth; then the violations."""
+def make_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return a Markdown table with a row for each quantity, and the violations below it."""
     lines = [
         f"| layers | {' | '.join(str(row['layers']) for row in rows)} |",
         f"|---|{'---:|' * len(rows)}",
     ]
     for name in ("objective", *WAYS):
         lines.append(f"| {name} | {' | '.join(f'{row[name]:.2f}' for row in rows)} |")
-    told = {way: ", ".join(map(str, violations(rows, way))) or "none" for way in WAYS}
-    lines += [
-        "",
-        f"Violations, by layers: {'; '.join(f'{way}: {depths}' for way, depths in told.items())}.",
-    ]
+    depths_of_way = {way: ", ".join(map(str, find_violations(rows, way))) or "none" for way in WAYS}
+    text = "; ".join(f"{way}: {depths}" for way, depths in depths_of_way.items())
+    lines += ["", f"Violations, by layers: {text}."]
     return "\n".join(lines)
 
 

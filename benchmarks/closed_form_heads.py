@@ -70,7 +70,7 @@ class Cell(NamedTuple):
 
 
 def main() -> None:
-    """Measure what is missing, print the table, and keep it."""
+    """Measure the missing cells, print the table and write it."""
     truncation.measure_named_tasks(__doc__, TASKS, measure_task)
     table = make_table(read_rows(ROWS))
     replace_between(DOCS / "results" / "closed_form.md", "heads", table)
@@ -82,20 +82,22 @@ def measure_task(name: str, ancestry: str, task_name: str) -> None:
     torch.set_num_threads(1)
     run = Run(seed=0, threads=1, device="cpu")
     opened = open_ancestry(ancestry, image_size=truncation.PIXELS if name == "dinov2" else None)
-    done = {tuple(row[field] for field in Cell._fields) for row in read_rows(ROWS)}
+    measured_cells = {tuple(row[field] for field in Cell._fields) for row in read_rows(ROWS)}
     cells = [
         Cell(name, task_name, layers, width, heads)
         for layers, pairs in SIZES[name]
         for width, heads in pairs
     ]
-    cells = [cell for cell in cells if tuple(cell) not in done]
+    cells = [cell for cell in cells if tuple(cell) not in measured_cells]
     if not cells:
         return
     task = choose_images(open_task(task_name), run.seed)
-    seen = task if name == "dinov2" else open_task(SOURCE_TASK)
+    calibration_task = task if name == "dinov2" else open_task(SOURCE_TASK)
     settings = replace(Calibration(), images=IMAGES[name])
     state = without_head(opened.state, opened.spec)
-    teacher = record_teacher(state, opened.spec, settings, seen, opened.input_format, run)
+    teacher = record_teacher(
+        state, opened.spec, settings, calibration_task, opened.input_format, run
+    )
     costs = measure_costs(teacher, settings.ridge)
     for cell in cells:
         cut = choose_cut(costs, cell.layers)
@@ -126,19 +128,19 @@ def make_table(rows: Sequence[dict[str, Any]]) -> str:
     lines.append("|---|---:|---:|---:|")
     for name, sizes in SIZES.items():
         for layers, pairs in sizes:
-            found = {
+            row_of = {
                 (pair, row["task"]): row
                 for pair in pairs
                 for row in rows
                 if (row["ancestry"], row["layers"], row["width"], row["heads"])
                 == (name, layers, *pair)
             }
-            tasks = [t for t in TASKS[name] if all((pair, t) in found for pair in pairs)]
+            tasks = [t for t in TASKS[name] if all((pair, t) in row_of for pair in pairs)]
             if not tasks:
                 continue
             cells = [
                 f"{heads} x {width // heads}: "
-                + truncation.describe([found[(width, heads), task] for task in tasks])
+                + truncation.describe([row_of[(width, heads), task] for task in tasks])
                 for width, heads in pairs
             ]
             label = f"{name} {layers} x {pairs[0][0]}"

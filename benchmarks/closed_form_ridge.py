@@ -57,7 +57,7 @@ HELD_OUT = 5  # every fifth part
 
 
 def main() -> None:
-    """Measure what is missing, print the table, and keep it."""
+    """Measure the missing cells, print the table and write it."""
     truncation.measure_named_tasks(__doc__, TASKS, measure_task)
     table = make_table(read_rows(ROWS))
     replace_between(DOCS / "results" / "closed_form.md", "ridge", table)
@@ -66,7 +66,7 @@ def main() -> None:
 
 def measure_task(name: str, ancestry: str, task_name: str) -> None:
     """Measure all arms and sizes on a task."""
-    done = {
+    measured_cells = {
         (row["ancestry"], row["task"], row["layers"], row["width"], row["arm"])
         for row in read_rows(ROWS)
     }
@@ -74,19 +74,21 @@ def measure_task(name: str, ancestry: str, task_name: str) -> None:
     run = Run(seed=0, threads=1, device="cpu")
     opened = open_ancestry(ancestry, image_size=truncation.PIXELS if name == "dinov2" else None)
     task = choose_images(open_task(task_name), run.seed)
-    seen = task if name == "dinov2" else open_task(SOURCE_TASK)
+    calibration_task = task if name == "dinov2" else open_task(SOURCE_TASK)
     state = without_head(opened.state, opened.spec)
     for arms, class_weight in ((ARMS[:5], 4.0), (ARMS[5:6], 1.0), (ARMS[6:], 16.0)):
         waiting = [
             (size, arm)
             for size in SIZES[name]
             for arm in arms
-            if (name, task_name, *size, arm) not in done
+            if (name, task_name, *size, arm) not in measured_cells
         ]
         if not waiting:
             continue
         settings = Calibration(class_weight=class_weight)
-        teacher = record_teacher(state, opened.spec, settings, seen, opened.input_format, run)
+        teacher = record_teacher(
+            state, opened.spec, settings, calibration_task, opened.input_format, run
+        )
         costs = measure_costs(teacher, settings.ridge)
         for (layers, width), arm in waiting:
             depth = max(
@@ -101,12 +103,12 @@ def measure_task(name: str, ancestry: str, task_name: str) -> None:
             if arm == "chosen":
                 solving.solve_layers = solve_with_chosen_penalty
             try:
-                built = truncation.build_model(teacher, cell, cut.runs, Calibration(ridge=rho))
+                model = truncation.build_model(teacher, cell, cut.runs, Calibration(ridge=rho))
             finally:
                 solving.solve_layers = original
             train, held_out = (
                 compute_features(
-                    built, task, split, opened.input_format, run, images=truncation.JUDGED
+                    model, task, split, opened.input_format, run, images=truncation.JUDGED
                 )
                 for split in ("train", "validation")
             )
@@ -135,20 +137,22 @@ def solve_with_chosen_penalty(layers: Sequence[Linear], parts: Iterable[Rows], r
     biases = [layer.bias for layer in layers if layer.bias is not None]
     start_OI = torch.cat([layer.weight for layer in layers])
     start_O = torch.cat(biases) if biases else None
-    kept = list(parts)
-    known, others, every = (
+    all_rows = list(parts)
+    fitted_sums, held_out_sums, all_sums = (
         Sums.from_rows(rows, centred=start_O is not None)
         for rows in (
-            [part for i, part in enumerate(kept) if i % HELD_OUT],
-            kept[::HELD_OUT],
-            kept,
+            [part for i, part in enumerate(all_rows) if i % HELD_OUT],
+            all_rows[::HELD_OUT],
+            all_rows,
         )
     )
     errors = {
-        penalty: compute_error(others, *known.solve(start_OI, start_O, penalty))
+        penalty: compute_error(held_out_sums, *fitted_sums.solve(start_OI, start_O, penalty))
         for penalty in PENALTIES
     }
-    weight, bias = every.solve(start_OI, start_O, min(errors, key=lambda one: errors[one]))
+    weight, bias = all_sums.solve(
+        start_OI, start_O, min(errors, key=lambda penalty: errors[penalty])
+    )
     sizes = [len(layer.weight) for layer in layers]
     for layer, solution in zip(layers, weight.split(sizes)):
         layer.weight.copy_(solution)
@@ -161,8 +165,8 @@ def compute_error(sums: Sums, weight_OI: torch.Tensor, bias_O: torch.Tensor | No
     error = sums.square_O.sum() - 2 * (weight_OI * sums.cross_IO.T).sum()
     error += ((weight_OI @ sums.gram) * weight_OI).sum()
     if bias_O is not None:
-        apart_O = sums.mean_O - weight_OI @ sums.mean_I - bias_O
-        error += sums.weight * apart_O.square().sum()
+        offset_O = sums.mean_O - weight_OI @ sums.mean_I - bias_O
+        error += sums.weight * offset_O.square().sum()
     return float(error)
 
 
@@ -174,7 +178,7 @@ def make_table(rows: Sequence[dict[str, Any]]) -> str:
     ]
     for name, sizes in SIZES.items():
         for layers, width in sizes:
-            own = [
+            rows_of_size = [
                 row
                 for row in rows
                 if (row["ancestry"], row["layers"], row["width"]) == (name, layers, width)
@@ -182,13 +186,16 @@ def make_table(rows: Sequence[dict[str, Any]]) -> str:
             tasks = [
                 task
                 for task in TASKS[name]
-                if all(any((row["task"], row["arm"]) == (task, arm) for row in own) for arm in ARMS)
+                if all(
+                    any((row["task"], row["arm"]) == (task, arm) for row in rows_of_size)
+                    for arm in ARMS
+                )
             ]
             if not tasks:
                 continue
             cells = []
             for arm in ARMS:
-                chosen = [row for row in own if row["arm"] == arm and row["task"] in tasks]
+                chosen = [row for row in rows_of_size if row["arm"] == arm and row["task"] in tasks]
                 cells.append(
                     " / ".join(
                         f"{100 * mean(row[probe] for row in chosen):.1f}"

@@ -83,7 +83,7 @@ class Cell(NamedTuple):
 
 
 def main() -> None:
-    """Measure what is missing, print the tables, and keep them."""
+    """Measure the missing cells, print the tables and write them."""
     measure_named_tasks(__doc__, TASKS, measure_task)
     for name in TASKS:
         table = make_table(name, read_rows(ROWS))
@@ -109,35 +109,37 @@ def measure_named_tasks(
     parser.add_argument("--ancestry", help="the folder of DINOv2-S (default: the bundled model)")
     parser.add_argument("--only", nargs="*", default=[], help="tasks (default: all)")
     parser.add_argument("--table", action="store_true", help="measure nothing")
-    given = parser.parse_args()
-    name = "dinov2" if given.ancestry else "bundled"
-    for task in () if given.table else tasks[name]:
-        if not given.only or task in given.only:
-            measure(name, given.ancestry or "bundled", task)
+    args = parser.parse_args()
+    name = "dinov2" if args.ancestry else "bundled"
+    for task in () if args.table else tasks[name]:
+        if not args.only or task in args.only:
+            measure(name, args.ancestry or "bundled", task)
 
 
 def measure_task(name: str, ancestry: str, task_name: str) -> None:
-    """Measure all sizes on a task; the streams are recorded once."""
-    done = {tuple(row[field] for field in Cell._fields) for row in read_rows(ROWS)}
+    """Measure all sizes on a task. The streams are recorded once."""
+    measured_cells = {tuple(row[field] for field in Cell._fields) for row in read_rows(ROWS)}
     torch.set_num_threads(1)
     run = Run(seed=0, threads=1, device=machine.DEVICE)
     opened = open_ancestry(ancestry, image_size=PIXELS if name == "dinov2" else None)
     cells = [
-        cell for cell in list_cells(name, task_name, opened.spec.layers) if tuple(cell) not in done
+        cell
+        for cell in list_cells(name, task_name, opened.spec.layers)
+        if tuple(cell) not in measured_cells
     ]
     if not cells:
         return
     task = choose_images(open_task(task_name), run.seed)
-    seen = task if name == "dinov2" else open_task(SOURCE_TASK)
+    calibration_task = task if name == "dinov2" else open_task(SOURCE_TASK)
     settings, spec = Calibration(), opened.spec
     state = without_head(opened.state, spec)
-    teacher = record_teacher(state, spec, settings, seen, opened.input_format, run)
+    teacher = record_teacher(state, spec, settings, calibration_task, opened.input_format, run)
     costs = measure_costs(teacher, settings.ridge)
     for cell in cells:
         start = time.monotonic()
         cut = find_best_cuts(costs, cell.depth)[cell.layers - 1]
         model = build_model(teacher, cell, cut.runs, settings)
-        built = time.monotonic()
+        finish = time.monotonic()
         train, held_out = (
             compute_features(model, task, split, opened.input_format, run, images=JUDGED)
             for split in ("train", "validation")
@@ -151,7 +153,7 @@ def measure_task(name: str, ancestry: str, task_name: str) -> None:
             "ridge": ridge.value,
             "knn": neighbours.value,
             "images": ridge.images,
-            "seconds": round(built - start, 1),
+            "seconds": round(finish - start, 1),
             **machine.describe_device(),
         }
         append_row(ROWS, row)
@@ -173,21 +175,21 @@ def build_model(
     settings: Calibration,
     heads: int | None = None,
 ) -> Any:
-    """Return the descendant that stands for the first blocks of the ancestry model.
+    """Return the descendant that replaces the first blocks of the ancestry model.
 
     Its heads have all channels unless another number of them is given.
     """
-    whole = teacher.spec
-    spec = whole.with_(layers=cell.depth)
-    state = take_blocks(teacher.state, whole, range(cell.depth))
+    full_spec = teacher.spec
+    spec = full_spec.with_(layers=cell.depth)
+    state = take_blocks(teacher.state, full_spec, range(cell.depth))
     streams = teacher.streams.truncate(cell.depth)
     first = StreamTeacher(spec, state, model_of(spec, state), teacher.pictures, streams)
     projection = None
-    if cell.width != whole.width:
+    if cell.width != full_spec.width:
         directions, _ = compute_directions(streams, teacher.pictures)
         projection = build_projection(directions, cell.width)
-    heads = heads or cell.width // whole.head_width
-    body = whole.with_(layers=cell.layers, width=cell.width, heads=heads)
+    heads = heads or cell.width // full_spec.head_width
+    body = full_spec.with_(layers=cell.layers, width=cell.width, heads=heads)
     parts = solve_descendant(first, body, runs, projection, rho=settings.ridge)
     return model_of(body, fill_missing_tensors(body, dict(parts), seed=0))
 
@@ -195,7 +197,7 @@ def build_model(
 def make_table(name: str, rows: Sequence[dict[str, Any]]) -> str:
     """Return the mean accuracies of the tasks in Markdown: a size a row, a depth a column.
 
-    The last column is what the rule of `choose_cut` takes. Below it are the means over all sizes
+    The last column has the depth of `choose_cut`'s rule. Below it are the means over all sizes
     by the limit of the rule.
     """
     rows = [row for row in rows if row["ancestry"] == name]
@@ -205,15 +207,15 @@ def make_table(name: str, rows: Sequence[dict[str, Any]]) -> str:
         f"|---|{'---:|' * len(names)}",
     ]
     for layers, width in SIZES[name]:
-        of_size = [row for row in rows if (row["layers"], row["width"]) == (layers, width)]
-        if not of_size:
+        rows_of_size = [row for row in rows if (row["layers"], row["width"]) == (layers, width)]
+        if not rows_of_size:
             continue
-        last = max(row["depth"] for row in of_size)
-        tasks = {row["task"] for row in of_size}
+        last = max(row["depth"] for row in rows_of_size)
+        tasks = {row["task"] for row in rows_of_size}
         columns = [
-            *([row for row in of_size if row["depth"] == layers + more] for more in MORE),
-            [row for row in of_size if row["depth"] == last],
-            [row for row in of_size if row["depth"] == choose_depth(row, of_size)],
+            *([row for row in rows_of_size if row["depth"] == layers + more] for more in MORE),
+            [row for row in rows_of_size if row["depth"] == last],
+            [row for row in rows_of_size if row["depth"] == choose_depth(row, rows_of_size)],
         ]
         cells = [describe(column) if len(column) == len(tasks) else "" for column in columns]
         lines.append(f"| {layers} x {width} | {' | '.join(cells)} |")

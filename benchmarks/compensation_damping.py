@@ -71,13 +71,13 @@ PIXELS, IMAGES, SHARES = 112, 150, (0.8, 0.65)
 
 
 def main() -> None:
-    """Measure, and write the results."""
+    """Measure, print the results and write them."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--ancestry", help="the folder of a real model")
     parser.add_argument("--task", default="stamps")
-    given = parser.parse_args()
+    args = parser.parse_args()
     numbers = machine.read("compensation_damping")
     numbers.pop("machine", None)
     numbers["random"] = {
@@ -85,8 +85,8 @@ def main() -> None:
         for family in ("vit", "eva")
         for planted in (False, True)
     }
-    if given.ancestry:
-        numbers["real"] = {given.task: measure_real(given.ancestry, given.task)}
+    if args.ancestry:
+        numbers["real"] = {args.task: measure_real(args.ancestry, args.task)}
     machine.write("compensation_damping", numbers)
     for group in ("random", "real"):
         for name, row in numbers.get(group, {}).items():
@@ -94,7 +94,7 @@ def main() -> None:
 
 
 def plant_outliers(state: dict[str, torch.Tensor], spec: Any) -> None:
-    """Enlarge some inputs of each writer, without a change of the function of its linear layers."""
+    """Scale some inputs of each writing layer up and its columns down, which keeps its outputs."""
     values = [2 * spec.heads_width + channel for channel in CHANNELS]
     for block in range(spec.layers):
         for layer, rows, writer in (
@@ -155,15 +155,17 @@ def prune(
 def measure_real(source: str, name: str) -> dict[str, float]:
     """Return the explained variance of the class token of test images by penalty."""
     ancestry, task, run = open_ancestry(source), open_task(name), Run(seed=0)
-    whole: Any = ancestry.spec
-    spec = whole.with_(image_size=PIXELS, classes=0)
-    state = resize_positions(without_head(ancestry.state, whole), whole.with_(classes=0), spec)
-    form = replace(ancestry.input_format, image_size=PIXELS)
+    full_spec: Any = ancestry.spec
+    spec = full_spec.with_(image_size=PIXELS, classes=0)
+    state = resize_positions(
+        without_head(ancestry.state, full_spec), full_spec.with_(classes=0), spec
+    )
+    input_format = replace(ancestry.input_format, image_size=PIXELS)
     model = model_of(spec, state).eval()
-    pictures = sample_pictures(spec, Calibration(images=IMAGES), task, form, run)
-    loader = sample_images(task, "test", form, run, images=None, batch_size=50)
+    pictures = sample_pictures(spec, Calibration(images=IMAGES), task, input_format, run)
+    loader = sample_images(task, "test", input_format, run, images=None, batch_size=50)
     test = torch.cat([batch.inputs for batch in loader.epoch(0)])
-    selection = rank(model, spec, pictures)
+    selection = rank_parts(model, spec, pictures)
     small = derive_uneven_spec(
         spec, Counts(*(tuple(count_by_block(part)) for part in (selection.heads, selection.hidden)))
     )
@@ -176,8 +178,8 @@ def measure_real(source: str, name: str) -> dict[str, float]:
     return explained
 
 
-def rank(model: Any, spec: Any, pictures: Pictures) -> Selection:
-    """Return the shares of the ranking through all blocks by energy."""
+def rank_parts(model: Any, spec: Any, pictures: Pictures) -> Selection:
+    """Return the heads and neurons that the ranking by energy through all blocks keeps."""
     scores = [normalise_scores(rows) for rows in measure_energies(model, spec, pictures)]
     parts: list[Sequence[Sequence[int]]] = [
         take_share(rank_positions(rows.tolist(), minimum), share, spec.layers, minimum)

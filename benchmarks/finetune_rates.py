@@ -56,7 +56,7 @@ from probes import hold_out_images
 from rows import append_row, read_rows
 
 ROWS = machine.RESULTS / "finetune_rates.jsonl"
-# Learning rate and layer decay, of what inherits from a wide ancestry model and of the bundled one.
+# Learning rate and layer decay, for descendants of a wide ancestry model and of the bundled one.
 WIDE_RATES = ((3e-5, 1.0), (5e-5, 0.75), (1e-4, 0.75), (2e-4, 0.75), (4e-4, 0.75))
 BUNDLED_RATES = ((3e-4, 1.0), (1e-3, 1.0), (3e-3, 1.0), (1e-3, 0.75), (3e-3, 0.75))
 IMAGES, HELD_OUT = 500, 1000
@@ -68,7 +68,7 @@ PIXELS = 112
 
 
 class Start(NamedTuple):
-    """What is fine-tuned: a descendant, or the ancestry model as a descendant of all its blocks."""
+    """A model before fine-tuning: a descendant, or the ancestry model itself."""
 
     ancestry: str  # `dinov2` or `bundled`
     method: str
@@ -79,7 +79,7 @@ class Start(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Its size and method."""
+        """The ancestry model, the method and the size."""
         return f"{self.ancestry} {self.method} {self.layers} x {self.width}"
 
 
@@ -101,7 +101,7 @@ BUNDLED_SIZES = (
 
 
 def main() -> None:
-    """Measure what is missing, print the table, and keep it."""
+    """Measure the missing trainings, print the tables and write them."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -116,13 +116,15 @@ def main() -> None:
         "--rates", nargs="*", default=[], help="only these pairs, such as 5e-5:0.75"
     )
     parser.add_argument("--table", action="store_true", help="measure nothing")
-    given = parser.parse_args()
+    args = parser.parse_args()
     rows = read_rows(ROWS)
-    done = {(row["start"], row["task"], row["lr"], row["layer_decay"], row["seed"]) for row in rows}
+    measured = {
+        (row["start"], row["task"], row["lr"], row["layer_decay"], row["seed"]) for row in rows
+    }
     starts = [*list_starts("bundled", BUNDLED_SIZES, BUNDLED_TASKS)]
-    if given.ancestry:
+    if args.ancestry:
         starts = [*list_starts("dinov2", REAL_SIZES, REAL_TASKS), *starts]
-    chosen = {tuple(map(float, pair.split(":"))) for pair in given.rates} or {
+    chosen = {tuple(map(float, pair.split(":"))) for pair in args.rates} or {
         *WIDE_RATES,
         *BUNDLED_RATES,
     }
@@ -130,14 +132,14 @@ def main() -> None:
         start: [
             pair
             for pair in list_rates(start)
-            if pair in chosen and (start.name, start.task, *pair, start.seed) not in done
+            if pair in chosen and (start.name, start.task, *pair, start.seed) not in measured
         ]
         for start in starts
-        if all(word in f"{start.name} {start.task}" for word in given.only)
+        if all(word in f"{start.name} {start.task}" for word in args.only)
     }
     jobs = [(start, rates) for start, rates in waiting.items() if rates]
-    if not given.table:
-        measure(jobs, given.ancestry, given.workers)
+    if not args.table:
+        measure_starts(jobs, args.ancestry, args.workers)
     rows = read_rows(ROWS)
     for name, table in (
         ("finetune-rates", make_table(rows)),
@@ -161,22 +163,22 @@ def list_starts(
             yield Start(ancestry, method, layers, width, task)
 
 
-def measure(
+def measure_starts(
     jobs: Sequence[tuple[Start, list[tuple[float, float]]]], ancestry: str | None, workers: int
 ) -> None:
-    """Measure the rates of every start, a start after the other in each process, and keep each row
-    as it is there.
+    """Measure the rates of all models, one process for each model, and append each row when it is
+    there.
     """
     with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
         waiting = {
             pool.submit(measure_start, start, rates, ancestry): start for start, rates in jobs
         }
-        for number, done in enumerate(as_completed(waiting), start=1):
-            start = waiting[done]
+        for number, future in enumerate(as_completed(waiting), start=1):
+            start = waiting[future]
             print(
                 f"{number} of {len(jobs)}: {start.name}, {start.task}", file=sys.stderr, flush=True
             )
-            done.result()
+            future.result()
 
 
 def measure_start(start: Start, rates: Sequence[tuple[float, float]], ancestry: str | None) -> None:
@@ -249,12 +251,12 @@ def build_start(start: Start, ancestry: str | None) -> Descendant:
 
 @lru_cache(maxsize=1)
 def extract_learngene(
-    ancestry: str, method: str, task: str, place: str | None, seed: int
+    ancestry: str, method: str, task: str, folder: str | None, seed: int
 ) -> Learngene:
     """Return a method's learngene; one that needs images is calibrated on training images of the
     task.
     """
-    sources = (place,) if ancestry == "dinov2" and place else ()
+    sources = (folder,) if ancestry == "dinov2" and folder else ()
     tasks = (task,) if METHODS.load(method).tasks != "none" else ()
     run = Run(seed=seed, threads=1, device=machine.DEVICE)
     image_size = PIXELS if sources else None
@@ -276,57 +278,58 @@ def make_table(rows: Sequence[dict[str, Any]]) -> str:
         "|---|---|---:|" + "---:|" * len(pairs),
     ]
     for name, task in dict.fromkeys((row["start"], row["task"]) for row in rows):
-        own = [row for row in rows if (row["start"], row["task"]) == (name, task)]
-        images = own[0]["validation_images"]
-        cells = [describe_accuracy([row for row in own if get_pair(row) == pair]) for pair in pairs]
-        before = mean(row["validation"][0] for row in own)
+        rows_of_start = [row for row in rows if (row["start"], row["task"]) == (name, task)]
+        images = rows_of_start[0]["validation_images"]
+        cells = [
+            describe_accuracy([row for row in rows_of_start if get_pair(row) == pair])
+            for pair in pairs
+        ]
+        before = mean(row["validation"][0] for row in rows_of_start)
         lines.append(f"| {name} | {task} ({images}) | {100 * before:.1f} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
 def make_rule_table(rows: Sequence[dict[str, Any]]) -> str:
-    """Return, in Markdown, the accuracy of the epochs that rules choose, on validation images that
-    did not choose them.
+    """Return the accuracy of the epochs that rules choose, in Markdown.
 
-    Only trainings with at least twice as many validation images as choose count.
+    It is measured on the validation images that did not choose the epoch. Only trainings with at
+    least twice as many validation images as choose count.
     """
     rules: dict[str, Callable[[np.ndarray], int]] = {
         "start": lambda values: 0,
         "first of the best": lambda values: int(values.argmax()),
-        "last of the best": lambda values: choose(values, 0),
-        "last within a standard error": lambda values: choose(values, CHOOSING),
+        "last of the best": lambda values: choose_kept_epoch(values, 0),
+        "last within a standard error": lambda values: choose_kept_epoch(values, CHOOSING),
         "last epoch": lambda values: len(values) - 1,
     }
     lines = [
         f"| model | task | trainings | {' | '.join(rules)} |",
         "|---|---|---:|" + "---:|" * len(rules),
     ]
-    kept = [row for row in rows if row.get("validation_images", 0) >= 2 * CHOOSING]
-    for name, task in dict.fromkeys((row["start"], row["task"]) for row in kept):
-        own = [row for row in kept if (row["start"], row["task"]) == (name, task)]
-        found = [measure_rules(row, list(rules.values())) for row in own]
-        cells = [f"{100 * mean(values):.1f}" for values in zip(*found)]
-        lines.append(f"| {name} | {task} | {len(own)} | {' | '.join(cells)} |")
+    usable_rows = [row for row in rows if row.get("validation_images", 0) >= 2 * CHOOSING]
+    for name, task in dict.fromkeys((row["start"], row["task"]) for row in usable_rows):
+        rows_of_start = [row for row in usable_rows if (row["start"], row["task"]) == (name, task)]
+        accuracies = [measure_rules(row, list(rules.values())) for row in rows_of_start]
+        cells = [f"{100 * mean(values):.1f}" for values in zip(*accuracies)]
+        lines.append(f"| {name} | {task} | {len(rows_of_start)} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
 def measure_rules(row: dict[str, Any], rules: Sequence[Callable[[np.ndarray], int]]) -> list[float]:
-    """Return the mean accuracy, on the other images, of the epoch that each rule chooses by some of
-    them.
-    """
+    """Return, for each rule, the mean accuracy on the other images of the epoch that it chooses."""
     right_EN = np.array(
         [unpack_flags(digits, row["validation_images"]) for digits in row["right"]], dtype=float
     )
     draws, values = np.random.default_rng(0), np.zeros(len(rules))
     for _ in range(DRAWS):
         order_N = draws.permutation(right_EN.shape[1])
-        chosen, others = right_EN[:, order_N[:CHOOSING]], right_EN[:, order_N[CHOOSING:]]
+        chosen, held_out = right_EN[:, order_N[:CHOOSING]], right_EN[:, order_N[CHOOSING:]]
         accuracies_E = chosen.mean(axis=1)
-        values += [others[rule(accuracies_E)].mean() for rule in rules]
+        values += [held_out[rule(accuracies_E)].mean() for rule in rules]
     return [float(value) for value in values / DRAWS]
 
 
-def choose(accuracies_E: np.ndarray, images: int) -> int:
+def choose_kept_epoch(accuracies_E: np.ndarray, images: int) -> int:
     """Return the number of the epoch that `lgzoo finetune` keeps."""
     history = [
         Epoch(epoch=number, step=number, loss=None, value=value)

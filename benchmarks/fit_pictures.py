@@ -35,27 +35,29 @@ IMAGES = 500
 
 
 def main() -> None:
-    """Measure every fit on every task, and keep the table."""
+    """Measure every fit on every task, print the table and write it."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--ancestry", required=True, help="the folder of DINOv2-S")
     parser.add_argument("--pixels", type=int, default=112)
-    given = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
-    ancestry = open_ancestry(given.ancestry, image_size=given.pixels)
+    ancestry = open_ancestry(args.ancestry, image_size=args.pixels)
     model, run = ancestry.model(), Run(threads=1, device="cpu")
     lines = [
-        f"| task, {given.pixels} px | images | {' | '.join(get_args(Fit))} |",
+        f"| task, {args.pixels} px | images | {' | '.join(get_args(Fit))} |",
         "|---|---:|" + "---:|" * len(get_args(Fit)),
     ]
     for name in TASKS:
         task, cells = open_task(name), []
         for fit in get_args(Fit):
-            shown = replace(ancestry.input_format, view=fit_view(ancestry.input_format.view, fit))
+            input_format = replace(
+                ancestry.input_format, view=fit_view(ancestry.input_format.view, fit)
+            )
             is_right_N = is_right_left_out(
                 compute_features(
-                    model, task, "train", shown, run, images=min(IMAGES, task.sizes["train"])
+                    model, task, "train", input_format, run, images=min(IMAGES, task.sizes["train"])
                 )
             )
             low, high = proportion(int(is_right_N.sum()), len(is_right_N))

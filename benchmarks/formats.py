@@ -79,7 +79,7 @@ CASES: tuple[tuple[str, str, Any], ...] = (
 REAL = ("transformers:dinov2", "transformers:vit", "open_clip:clip", "dinov2")
 
 
-def build(spec: Any) -> Descendant:
+def build_model(spec: Any) -> Descendant:
     """Return a random model, none of whose tensors is at an initial 0 or 1."""
     generator = torch.Generator().manual_seed(0)
     state = {
@@ -89,7 +89,7 @@ def build(spec: Any) -> Descendant:
     return Descendant(spec=spec, state=state)
 
 
-def measure(name: str, model: Descendant, format: str, folder: Path) -> dict[str, Any]:
+def measure_format(name: str, model: Descendant, format: str, folder: Path) -> dict[str, Any]:
     """Convert a model, and return a row of the table."""
     result = lg.convert(model, folder, format=format, force=True, run=Run(threads=2))
     size = (NUM_IMAGES, model.spec.channels, model.spec.image_size, model.spec.image_size)
@@ -108,26 +108,26 @@ def measure(name: str, model: Descendant, format: str, folder: Path) -> dict[str
 
 
 def main() -> None:
-    """Measure, keep the rows, and write the table."""
+    """Measure all formats, and write the rows and the table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--ancestry", help="a folder with a real DINOv2-S")
     parser.add_argument("--table", action="store_true", help="only write the table")
-    options = parser.parse_args()
-    if not options.table:
+    args = parser.parse_args()
+    if not args.table:
         rows = []
         with tempfile.TemporaryDirectory() as temporary:
             folder = Path(temporary)
             for name, format, spec in CASES:
-                rows.append(measure(name, build(spec), format, folder / "out"))
+                rows.append(measure_format(name, build_model(spec), format, folder / "out"))
                 print(rows[-1])
-            if options.ancestry:
-                lg.extract("first_k", ancestries=options.ancestry, out=folder / "learngene")
+            if args.ancestry:
+                lg.extract("first_k", ancestries=args.ancestry, out=folder / "learngene")
                 model = lg.expand(folder / "learngene", layers=6)
                 for format in REAL:
                     name = "DINOv2-S (real), 6 layers"
-                    rows.append(measure(name, model, format, folder / "out"))
+                    rows.append(measure_format(name, model, format, folder / "out"))
                     print(rows[-1])
         RESULT.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     rows = json.loads(RESULT.read_text(encoding="utf-8"))

@@ -29,11 +29,11 @@ from learngene_zoo.tasks.catalogue import find_entry
 DESCENDANT, SHUFFLED = "descendant", "shuffled"  # names of arms on a card
 
 
-def finished(
+def run_cells(
     cells: Sequence[Cell], out: Path, run: Run | None = None, executor: Executor | None = None
 ) -> list[Row]:
-    """The rows of the cells, computed unless they exist, by default by two workers. Exits with the
-    error of a cell that failed.
+    """Return the rows of the cells, computed by two workers unless they exist. Exits with the error
+    of a cell that failed.
     """
     rows = run_grid(
         cells,
@@ -48,35 +48,38 @@ def finished(
     return rows
 
 
-def keep_rows(measured: Path, kept: Path) -> None:
-    """Append to `kept` the finished rows that it lacks: rows of earlier protocols stay, and what
-    they decided can be judged again.
+def keep_rows(source: Path, archive: Path) -> None:
+    """Append to `archive` the rows without an error that it lacks.
+
+    Rows of earlier protocols stay, so that their results can be judged again.
     """
-    known = {row.key for row in read_rows(kept) if row.error is None}
-    new = [row for row in read_rows(measured) if row.key not in known and row.error is None]
+    archived_keys = {row.key for row in read_rows(archive) if row.error is None}
+    new = [row for row in read_rows(source) if row.key not in archived_keys and row.error is None]
     if new:
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        with kept.open("a", encoding="utf-8") as file:
+        archive.parent.mkdir(parents=True, exist_ok=True)
+        with archive.open("a", encoding="utf-8") as file:
             file.writelines(json.dumps(to_json(row), ensure_ascii=False) + "\n" for row in new)
 
 
-def best_rates(
+def choose_rates(
     arms: Iterable[Arm], rates: Sequence[float], rows_at: Callable[[float], list[Row]]
 ) -> dict[str, float]:
-    """For each arm the rate with the best mean over the rows that `rows_at` gives for it."""
+    """Return, for each arm, the rate with the best mean over the rows that `rows_at` returns for
+    it.
+    """
     by_rate = {rate: rows_at(rate) for rate in rates}
-    means = {
+    sums_of_arms = {
         arm.name: {
             rate: sum(row.value or 0 for row in rows if row.arm == arm.name)
             for rate, rows in by_rate.items()
         }
         for arm in arms
     }
-    return {name: max(found, key=lambda rate: found[rate]) for name, found in means.items()}
+    return {name: max(sums, key=lambda rate: sums[rate]) for name, sums in sums_of_arms.items()}
 
 
-def gain_text(row: Mapping[str, Any], rival: str) -> str:
-    """The gain over a rival in points, with its interval."""
+def describe_gain(row: Mapping[str, Any], rival: str) -> str:
+    """Return the gain over a rival in points, with its interval."""
     value, low, high = (100 * row[f"over_{rival}{end}"] for end in ("", "_low", "_high"))
     return f"{value:+.1f} [{low:+.1f}, {high:+.1f}]"
 
@@ -91,19 +94,21 @@ def place_learngene(extraction: Extraction, card: Path, out: Path) -> None:
 
 
 def summarise_gains(member: Member, size: dict[str, object], rows: Sequence[Row]) -> Measured:
-    """Return a row of a card's table: accuracies by arm, and the gains of the first row's arm, the
-    descendant, over the others, with intervals over the images.
+    """Return a row of a card's table: accuracies by arm, and the gains of the descendant over the
+    others.
+
+    The descendant is the first row. Intervals are over the images.
     """
-    ours, *others = rows
-    names = {ours.arm: DESCENDANT, **{row.arm: row.control or row.arm for row in others}}
-    scratch = [row.arm for row in others if row.control is None]
-    stems = [row.arm for row in others if row.control in STEMS]
+    ours, *other_rows = rows
+    names = {ours.arm: DESCENDANT, **{row.arm: row.control or row.arm for row in other_rows}}
+    scratch = [row.arm for row in other_rows if row.control is None]
+    stems = [row.arm for row in other_rows if row.control in STEMS]
     rivals = {
-        SHUFFLED: [row.arm for row in others if row.control == SHUFFLED],
+        SHUFFLED: [row.arm for row in other_rows if row.control == SHUFFLED],
         "stem": stems,
         "scratch": scratch,
     }
-    found = gains_over_images(rows, ours.arm, rivals)
+    gains = gains_over_images(rows, ours.arm, rivals)
     ends = ("", "_low", "_high")
     return Measured(
         task=ours.task,
@@ -113,15 +118,15 @@ def summarise_gains(member: Member, size: dict[str, object], rows: Sequence[Row]
         params=ours.params,
         flops=ours.flops,
         images=ours.evaluated,
-        accuracy={name: round(found[arm], 4) for arm, name in names.items()},
+        accuracy={name: round(gains[arm], 4) for arm, name in names.items()},
         gains={
-            name: tuple(round(found[f"over_{name}{end}"], 4) for end in ends) for name in rivals
+            name: tuple(round(gains[f"over_{name}{end}"], 4) for end in ends) for name in rivals
         },  # type: ignore[misc]
     )
 
 
 def find_source(task: str) -> str:
-    """Return where a task's images come from."""
+    """Return the source of a task's images."""
     entry = find_entry(task)
     assert entry is not None
     return entry.source

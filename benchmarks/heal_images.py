@@ -80,7 +80,7 @@ STARTS = {
 
 
 class Cell(NamedTuple):
-    """A healing; without images the student before it."""
+    """A healing; with 0 images the student before it."""
 
     ancestry: str
     method: str
@@ -91,12 +91,12 @@ class Cell(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Its words, which `--only` looks for."""
+        """The words that `--only` searches."""
         return " ".join(map(str, self))
 
 
 def main() -> None:
-    """Measure what is missing, print the table, and keep it."""
+    """Measure the missing cells, print the table and write it."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -104,12 +104,10 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--only", nargs="*", default=[], help="words of all cells")
     parser.add_argument("--table", action="store_true", help="measure nothing")
-    given = parser.parse_args()
-    if not given.table:
-        cells = find_missing(
-            ROWS, list_cells("dinov2" if given.ancestry else "bundled"), given.only
-        )
-        measure_cells(ROWS, cells, measure, given.workers, given.ancestry)
+    args = parser.parse_args()
+    if not args.table:
+        cells = find_missing(ROWS, list_cells("dinov2" if args.ancestry else "bundled"), args.only)
+        measure_cells(ROWS, cells, measure_cell, args.workers, args.ancestry)
     table = make_table(read_rows(ROWS))
     replace_between(DOCS / "heal.md", "heal-images", table)
     print(table)
@@ -123,7 +121,7 @@ def list_cells(ancestry: str) -> Iterator[Cell]:
                 yield Cell(ancestry, method, layers, width, images, lr)
 
 
-def measure(cell: Cell, source: str | None) -> dict[str, Any]:
+def measure_cell(cell: Cell, source: str | None) -> dict[str, Any]:
     """Heal a student, measure its features, and return the row."""
     import torch
 
@@ -217,7 +215,7 @@ def make_table(rows: Sequence[dict[str, Any]]) -> str:
     ]
     for ancestry, starts in STARTS.items():
         for method, layers, width, _ in starts:
-            own = [
+            rows_of_start = [
                 row
                 for row in rows
                 if (row["ancestry"], row["method"], row["layers"], row["width"])
@@ -225,8 +223,8 @@ def make_table(rows: Sequence[dict[str, Any]]) -> str:
             ]
             cells = []
             for images in (0, *COUNTS):
-                tried = [row for row in own if row["images"] == images]
-                best = max(tried, key=lambda row: row["validation"], default=None)
+                candidates = [row for row in rows_of_start if row["images"] == images]
+                best = max(candidates, key=lambda row: row["validation"], default=None)
                 cells.append(f"{100 * best['test']:.1f}" if best else "")
             if any(cells):
                 lines.append(f"| {ancestry}, {method} {layers} x {width} | {' | '.join(cells)} |")

@@ -76,12 +76,12 @@ class Cell(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Its words, which `--only` looks for."""
+        """The words that `--only` searches."""
         return " ".join(map(str, self))
 
 
 def main() -> None:
-    """Measure what is missing, print the table, and keep it."""
+    """Measure the missing cells, print the table and write it."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -89,12 +89,12 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--only", nargs="*", default=[], help="words of all cells")
     parser.add_argument("--table", action="store_true", help="measure nothing")
-    given = parser.parse_args()
-    if not given.table:
-        if not given.ancestry:
+    args = parser.parse_args()
+    if not args.table:
+        if not args.ancestry:
             parser.error("name the folder of DINOv2-S: --ancestry DINOV2")
-        cells = find_missing(ROWS, list_cells(), given.only)
-        measure_cells(ROWS, cells, measure, given.workers, given.ancestry)
+        cells = find_missing(ROWS, list_cells(), args.only)
+        measure_cells(ROWS, cells, measure_cell, args.workers, args.ancestry)
     table = make_table(read_rows(ROWS))
     replace_between(DOCS / "heal.md", "heal-models", table)
     print(table)
@@ -107,8 +107,8 @@ def list_cells() -> Iterator[Cell]:
             yield Cell(*model, task)
 
 
-def measure(cell: Cell, source: str) -> dict[str, Any]:
-    """Build, heal and fine-tune a descendant; measure it every time, and return the row."""
+def measure_cell(cell: Cell, source: str) -> dict[str, Any]:
+    """Build, heal and fine-tune a descendant; return the row of the three measurements."""
     torch.set_num_threads(1)
     run = Run(seed=0, threads=1, device=machine.DEVICE, ancestry=source)
     task = ensure_validation(open_task(cell.task))
@@ -119,7 +119,7 @@ def measure(cell: Cell, source: str) -> dict[str, Any]:
     start = lifecycle.expand(
         learngene, layers=cell.layers, width=cell.width, task=cell.task, run=run
     )
-    begun = time.monotonic()
+    started = time.monotonic()
     healed = recover(
         start,
         open_ancestry(source, image_size=PIXELS),
@@ -132,12 +132,12 @@ def measure(cell: Cell, source: str) -> dict[str, Any]:
     record: Any = healed.provenance["healed"]
     row = {
         **cell._asdict(),
-        "before": probe(start, task, run),
-        "healed": probe(healed, task, run),
+        "before": measure_probe(start, task, run),
+        "healed": measure_probe(healed, task, run),
         "lr": record["recipe"]["lr"],
         "kept_epoch": record["metrics"]["kept_epoch"],
-        "seconds": round(time.monotonic() - begun),
-        **finetune(healed, task, run),
+        "seconds": round(time.monotonic() - started),
+        **measure_finetuned(healed, task, run),
         **machine.describe_device(),
     }
     return row
@@ -164,25 +164,25 @@ def mix_images(model: Descendant) -> Task:
     return replace(opened[0], name="mixed", sizes=sizes, open_split=open_split, stamp=None)
 
 
-def probe(model: Descendant, task: Task, run: Run) -> float:
-    """Return the accuracy of a ridge regression on the features, on test images."""
-    shown = model.with_fit(lifecycle.choose_fit(model, task)).input_format
+def measure_probe(model: Descendant, task: Task, run: Run) -> float:
+    """Return the accuracy on test images of a ridge regression on the features."""
+    input_format = model.with_fit(lifecycle.choose_fit(model, task)).input_format
     train, test = (
         compute_features(
-            model.model(), task, split, shown, run, images=min(images, task.sizes[split])
+            model.model(), task, split, input_format, run, images=min(images, task.sizes[split])
         )
         for split, images in (("train", IMAGES), ("test", TEST_IMAGES))
     )
     return run_probe(train, test, task, "test", "ridge", seed=0).value
 
 
-def finetune(model: Descendant, task: Task, run: Run) -> dict[str, float]:
+def measure_finetuned(model: Descendant, task: Task, run: Run) -> dict[str, float]:
     """Return the accuracy on test images after fine-tuning with the defaults."""
     tuned = lifecycle.finetune(
         model, task=task.name, run=run, images=min(IMAGES, task.sizes["train"])
     )
-    found = evaluate_on_test(tuned, task, run, TEST_IMAGES)
-    return {"finetuned": found.pop("value"), **found}
+    evaluation = evaluate_on_test(tuned, task, run, TEST_IMAGES)
+    return {"finetuned": evaluation.pop("value"), **evaluation}
 
 
 def make_table(rows: Sequence[dict[str, Any]]) -> str:
@@ -193,17 +193,17 @@ def make_table(rows: Sequence[dict[str, Any]]) -> str:
     ]
     lines = [f"| model | {' | '.join(heads)} |", f"|---|{'---:|' * len(heads)}"]
     for method, layers, width in MODELS:
-        own = {
+        row_of_task = {
             row["task"]: row
             for row in rows
             if (row["method"], row["layers"], row["width"]) == (method, layers, width)
         }
         cells = [
-            f"{100 * own[task][step]:.1f}" if task in own else ""
+            f"{100 * row_of_task[task][step]:.1f}" if task in row_of_task else ""
             for task in TASKS
             for step in steps
         ]
-        if own:
+        if row_of_task:
             lines.append(f"| {method} {layers} x {width} | {' | '.join(cells)} |")
     return "\n".join(lines)
 

@@ -65,22 +65,22 @@ class Cell(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Its words, which `--only` looks for."""
+        """The words that `--only` searches."""
         return " ".join(map(str, self))
 
 
 def main() -> None:
-    """Measure what is missing, print the table, and keep it."""
+    """Measure the missing cells, print the table and write it."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--ancestry", help="the folder of DINOv2-S; without it it is left out")
     parser.add_argument("--only", nargs="*", default=[], help="words of all cells")
     parser.add_argument("--table", action="store_true", help="measure nothing")
-    given = parser.parse_args()
-    for cell in () if given.table else find_missing(ROWS, list_cells(), given.only):
-        if cell.ancestry == "bundled" or given.ancestry:
-            measure(cell, given.ancestry if cell.ancestry == "dinov2" else "bundled")
+    args = parser.parse_args()
+    for cell in () if args.table else find_missing(ROWS, list_cells(), args.only):
+        if cell.ancestry == "bundled" or args.ancestry:
+            measure_cell(cell, args.ancestry if cell.ancestry == "dinov2" else "bundled")
     table = make_table(read_rows(ROWS))
     replace_between(DOCS / "heal.md", "heal", table)
     print(table)
@@ -95,8 +95,8 @@ def list_cells() -> Iterator[Cell]:
                     yield Cell(*start, task, lr, maps)
 
 
-def measure(cell: Cell, source: str) -> None:
-    """Heal a descendant, and keep the results of every epoch."""
+def measure_cell(cell: Cell, source: str) -> None:
+    """Heal a descendant, and append the row with the results of every epoch."""
     import torch
 
     torch.set_num_threads(1)

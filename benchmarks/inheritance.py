@@ -1,11 +1,11 @@
 """How much do models inherit by each method, and what does it cost?
 
 Varied: the method; the size, which is half of the ancestry model's depth, two thirds of its width,
-or both (methods that only prune inside the blocks, or only grow, have other sizes, beside rivals
-that build them too: `other_sizes`); the training images and epochs. Beside them the controls,
-models from scratch, and distillation of each size from as many pictures as LSAMD's extraction sees
-and from ten times as many. Learngenes that the shelf has are taken from there (one extraction; the
-seeds are those of the fine-tuning).
+or both (methods that only prune inside the blocks, or only grow, have those of
+`derive_other_sizes`, beside rivals that build them too); the training images and epochs. Beside
+them the controls, models from scratch, and distillation of each size from as many pictures as
+LSAMD's extraction sees and from ten times as many. Learngenes that the shelf has are taken from
+there (one extraction; the seeds are those of the fine-tuning).
 
 Measured: the test accuracy on two tasks of real pictures and two drawn families that are left out
 of the ancestry model's training; no extraction has seen any of them. Every arm has its own learning
@@ -38,7 +38,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from grids import keep_rows, place_learngene
-from inheritance_page import Measured, write_methods, write_page
+from inheritance_page import GridValues, write_methods, write_page
 from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.learngene import read_config
 from learngene_zoo.bench.grid.cell import Arm, Cell, label
@@ -56,34 +56,34 @@ from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Json
 from learngene_zoo.storage import CONFIG
 from learngene_zoo.tasks.catalogue import open_task, version_of
-from recommend_probes import probes_of
-from recommend_regret import regret_table
+from recommend_probes import collect_probes
+from recommend_regret import make_regret_table
 
 ROOT = Path(__file__).resolve().parent.parent
 METHODS_COMPARED = ("closed_form", "first_k", "weight_selection", "lsamd", "pool", "tal")
-# They keep no learngene, are arms of every grid, or come from other ancestry models than the rest.
+# Methods without a learngene, arms of every grid, or methods of other ancestry models.
 APART = ("distillation", "pretrain_finetune", "scratch", "snnet")
 REAL, LEFT_OUT = ("digits", "fashion_mnist"), ("wings", "petals")
 MORE = ("textures", "numbers")
 EXTRACTION_SEED = 0  # the shelf's
-# Of the suite that drew the test images of the kept rows. Where the suite has moved on, tables are
-# written from kept rows only.
+# The version of the suite that drew the test images of the committed rows. With a newer suite,
+# tables are written from committed rows only.
 VERSION = 2
 SHALLOW = "a quarter as deep"  # the size against which further layers are judged
 
 
 @dataclass(frozen=True)
 class OtherSize:
-    """A size for methods that build none of `sizes_of`: how many layers, and by which settings each
-    arm builds it.
-    """
+    """A size for methods that build none of `derive_sizes`."""
 
     layers: int
-    arms: Mapping[str, Mapping[str, Json]]  # by method
+    arms: Mapping[str, Mapping[str, Json]]  # the settings of each method
 
 
-def other_sizes(ancestry: Spec) -> dict[str, OtherSize]:
-    """About half the numbers in the blocks, at full depth and width; and half as deep again."""
+def derive_other_sizes(ancestry: Spec) -> dict[str, OtherSize]:
+    """Return a size with thinner blocks at full depth and width, and one that is half as deep
+    again.
+    """
     thin: dict[str, Mapping[str, Json]] = {
         "pruning": {"heads": 2, "mlp_ratio": 1.5},
         "elastic": {"keep": 0.5},
@@ -99,7 +99,7 @@ def other_sizes(ancestry: Spec) -> dict[str, OtherSize]:
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """What is measured."""
+    """The amount of measurements."""
 
     tasks: tuple[str, ...] = (*REAL, *LEFT_OUT)
     trainings: tuple[tuple[int, int], ...] = (
@@ -109,8 +109,8 @@ class Budget:
     seeds: int = 3
     # pictures that the distillation of one size sees, and a tenth of those of its longer arm
     distilled: int = 30_000
-    sizes: int = 4  # how many of `sizes_of`, from the first
-    others: bool = False  # whether `other_sizes` are measured, too
+    sizes: int = 4  # how many of `derive_sizes`, from the first
+    has_other_sizes: bool = False
     methods: tuple[str, ...] = METHODS_COMPARED  # () for every one
     rates: tuple[float, ...] = tuple(RATES)
     widen: bool = True
@@ -124,7 +124,7 @@ class Budget:
 
 BUDGETS = {
     "standard": Budget(),
-    "methods": Budget(trainings=((1000, 4),), seeds=2, sizes=2, others=True, methods=()),
+    "methods": Budget(trainings=((1000, 4),), seeds=2, sizes=2, has_other_sizes=True, methods=()),
     "full": Budget(
         tasks=(*REAL, *LEFT_OUT, *MORE), seeds=8, trainings=((200, 12), (1000, 4), (5000, 8))
     ),
@@ -141,8 +141,10 @@ BUDGETS = {
 }
 
 
-def sizes_of(ancestry: Spec) -> dict[str, tuple[int, int]]:
-    """Layers and width by name. The last one is there to tell what further layers are worth."""
+def derive_sizes(ancestry: Spec) -> dict[str, tuple[int, int]]:
+    """Return layers and width by name. The gain by further layers is measured against the last
+    size.
+    """
     layers, width = ancestry.layers // 2, 2 * ancestry.heads // 3 * ancestry.head_width
     return {
         "half as deep": (layers, ancestry.width),
@@ -152,22 +154,24 @@ def sizes_of(ancestry: Spec) -> dict[str, tuple[int, int]]:
     }
 
 
-def names_of_others(ancestry: Spec) -> dict[tuple[int | str, ...], str]:
-    """The names of `other_sizes`, by layers, width, and the settings in words."""
+def name_other_sizes(ancestry: Spec) -> dict[tuple[int | str, ...], str]:
+    """Return the names of `derive_other_sizes` by layers, width and the settings in words."""
     return {
         (size.layers, ancestry.width, *([label(settings)] if settings else [])): name
-        for name, size in other_sizes(ancestry).items()
+        for name, size in derive_other_sizes(ancestry).items()
         for settings in size.arms.values()
     }
 
 
-def arms(budget: Budget, layers: int, width: int) -> list[Arm]:
-    """Every method with its controls, scratch, and distillation of this one size at two costs;
+def make_arms(budget: Budget, layers: int, width: int) -> list[Arm]:
+    """Return the arms at one size.
+
+    These are every method with its controls, scratch, and distillation of this size at two costs;
     among all methods pretraining, too.
     """
     names = METHODS.references()
     methods = [name for name in budget.methods or names if name in names and name not in APART]
-    found = standard_arms(methods)
+    grid_arms = standard_arms(methods)
     trained = {
         "distillation": ("distillation", 1, {}),
         "distillation x 10": ("distillation", 10, {}),
@@ -175,54 +179,52 @@ def arms(budget: Budget, layers: int, width: int) -> list[Arm]:
     if not budget.methods:
         trained["pretrain_finetune"] = ("pretrain_finetune", 10, {"init": "fan_in"})
     for name, (method, times, more) in trained.items() if budget.distilled else ():
-        own = {
+        settings = {
             "depths": (layers,),
             "widths": (width,),
             "images": times * budget.distilled,
             "epochs": 1,
             **more,
         }
-        found.append(Arm(name=name, method=method, settings=own))
-    return found
+        grid_arms.append(Arm(name=name, method=method, settings=settings))
+    return grid_arms
 
 
-def grid(budget: Budget, ancestry: Spec) -> list[Cell]:
-    """Every cell; what a method does not build, it has no cell for."""
-    found: list[Cell] = []
-    for name, (layers, width) in list(sizes_of(ancestry).items())[: budget.sizes]:
-        own = budget
-        if (
-            name == SHALLOW
-            # what further layers are worth is told of methods with controls, after the longest
-            # fine-tuning
-        ):
-            own = replace(budget, distilled=0, trainings=budget.trainings[-1:])
-        found += at_size(own, arms(own, layers, width), layers, width)
-    return found
+def make_grid(budget: Budget, ancestry: Spec) -> list[Cell]:
+    """Return the cells at `derive_sizes`. A method has no cell of a size that it does not build."""
+    grid_cells: list[Cell] = []
+    for name, (layers, width) in list(derive_sizes(ancestry).items())[: budget.sizes]:
+        size_budget = budget
+        if name == SHALLOW:
+            # The gain by further layers is shown of methods with controls, after the longest
+            # fine-tuning.
+            size_budget = replace(budget, distilled=0, trainings=budget.trainings[-1:])
+        grid_cells += make_cells(size_budget, make_arms(size_budget, layers, width), layers, width)
+    return grid_cells
 
 
-def others(budget: Budget, ancestry: Spec) -> list[Cell]:
-    """The cells at `other_sizes`."""
-    found: list[Cell] = []
-    for size in other_sizes(ancestry).values() if budget.others else ():
-        competitors = arms(replace(budget, distilled=0), size.layers, ancestry.width)
+def make_other_cells(budget: Budget, ancestry: Spec) -> list[Cell]:
+    """Return the cells at `derive_other_sizes`."""
+    other_cells: list[Cell] = []
+    for size in derive_other_sizes(ancestry).values() if budget.has_other_sizes else ():
+        grid_arms = make_arms(replace(budget, distilled=0), size.layers, ancestry.width)
         for method, settings in size.arms.items():
-            own = [arm for arm in competitors if arm.method == method]
-            plain = at_size(budget, own, size.layers, ancestry.width) if own else []
-            found += [replace(cell, size=settings) for cell in plain]
-    return found
+            size_arms = [arm for arm in grid_arms if arm.method == method]
+            plain = make_cells(budget, size_arms, size.layers, ancestry.width) if size_arms else []
+            other_cells += [replace(cell, size=settings) for cell in plain]
+    return other_cells
 
 
-def at_size(budget: Budget, competitors: Sequence[Arm], layers: int, width: int) -> list[Cell]:
-    """Every arm's cells at one size, on every task, with every fine-tuning and seed."""
+def make_cells(budget: Budget, grid_arms: Sequence[Arm], layers: int, width: int) -> list[Cell]:
+    """Return every arm's cells at one size, on every task, with every fine-tuning and seed."""
     return [
         replace(
             cell, extraction_seed=EXTRACTION_SEED, look=False, version=min(cell.version, VERSION)
         )
         for images, epochs in budget.trainings
         for cell in cells(
-            available(budget.tasks),
-            competitors,
+            list_available_tasks(budget.tasks),
+            grid_arms,
             layers=(layers,),
             widths=(width,),
             epochs=(epochs,),
@@ -234,41 +236,41 @@ def at_size(budget: Budget, competitors: Sequence[Arm], layers: int, width: int)
     ]
 
 
-def available(tasks: Sequence[str]) -> list[str]:
-    """The tasks whose data are here; says what is left out."""
-    found = []
+def list_available_tasks(tasks: Sequence[str]) -> list[str]:
+    """Return the tasks whose data are on this machine; print the others."""
+    names = []
     for name in tasks:
         try:
             open_task(name, offline=True)
         except ZooError as error:
             print(f"without {name}: {error}", file=sys.stderr)
         else:
-            found.append(name)
-    return found
+            names.append(name)
+    return names
 
 
-def from_shelf(wanted: Sequence[Cell], out: Path) -> None:
-    """Put the learngenes of the shelf where the grid looks for its extractions."""
-    for cell in wanted:
+def copy_from_shelf(grid_cells: Sequence[Cell], out: Path) -> None:
+    """Copy the learngenes of the shelf to the folders of the grid's extractions."""
+    for cell in grid_cells:
         card = shelf.cards_folder() / f"{cell.arm.method}-mini"
         if cell.arm.method not in APART and (card / "model.safetensors").is_file():
             place_learngene(cell.extraction, card, out)
 
 
-def charged(cell: Cell, row: Row) -> Row:
-    """A row with what the learngene of the shelf cost, by its card.
+def add_shelf_cost(cell: Cell, row: Row) -> Row:
+    """Return a row with the cost of the shelf's learngene, from its card.
 
-    The grid has not paid for it.
+    The grid did not pay for that extraction.
     """
     card = shelf.cards_folder() / f"{cell.arm.method}-mini"
-    about = (
+    card_record = (
         read_config(card).card
         if cell.arm.method not in APART and (card / CONFIG).is_file()
         else None
     )
-    if about is None or about.cost is None:
+    if card_record is None or card_record.cost is None:
         return row
-    cost = about.cost
+    cost = card_record.cost
     return replace(
         row,
         extraction_seconds=cost.seconds,
@@ -277,20 +279,22 @@ def charged(cell: Cell, row: Row) -> Row:
     )
 
 
-def methods_on_shelf() -> set[str]:
-    """Whose learngenes `lgzoo recommend` asks unless it is given others."""
+def list_shelf_methods() -> set[str]:
+    """Return the methods whose learngenes `lgzoo recommend` uses by default."""
     return {read_config(shelf.find(name)).method for name in shelf.learngenes()}
 
 
-def measured(budget: Budget, out: Path, workers: int) -> Iterator[tuple[Cell, Row]]:
-    """The rows of the grid: first each arm's choice on validation images, then everything else."""
+def measure_grid(budget: Budget, out: Path, workers: int) -> Iterator[tuple[Cell, Row]]:
+    """Yield the cells of the grid with their rows, after the choice of each arm on validation
+    images.
+    """
     ancestry, run = ancestry_spec(BUNDLED), Run(threads=1)
-    usual, apart = grid(budget, ancestry), others(budget, ancestry)
-    wanted, placed = [*usual, *apart], {cell.arm.name for cell in usual}
-    from_shelf(wanted, out)
+    usual, other_cells = make_grid(budget, ancestry), make_other_cells(budget, ancestry)
+    grid_cells, usual_arms = [*usual, *other_cells], {cell.arm.name for cell in usual}
+    copy_from_shelf(grid_cells, out)
 
-    def rows_of(some: list[Cell]) -> list[Row]:
-        missing = {cell.key for cell in some} - {
+    def compute_rows(requested: list[Cell]) -> list[Row]:
+        missing = {cell.key for cell in requested} - {
             row.key for row in read_rows(out / RESULTS) if not row.error
         }
         current = max(version_of(task) for task in budget.tasks)
@@ -301,27 +305,31 @@ def measured(budget: Budget, out: Path, workers: int) -> Iterator[tuple[Cell, Ro
                 " everything again"
             )
         return run_grid(
-            some, out, run, Workers(workers), say=lambda text: print(text, file=sys.stderr)
+            requested, out, run, Workers(workers), say=lambda text: print(text, file=sys.stderr)
         )
 
-    tuning = tuning_of(budget, [*usual, *(cell for cell in apart if cell.arm.name not in placed)])
+    tuning = make_tuning(
+        budget, [*usual, *(cell for cell in other_cells if cell.arm.name not in usual_arms)]
+    )
     choices = tuning.default_choices
     if tuning.space.size > 1:
-        choices = choose(tuning.space, tuning.cell_of, rows_of)
+        choices = choose(tuning.space, tuning.cell_of, compute_rows)
     for choice in choices.values():
         print(describe_choice(choice), file=sys.stderr)
-    chosen = with_choices(wanted, choices)
+    chosen = with_choices(grid_cells, choices)
     yield from (
-        (cell, charged(cell, row)) for cell, row in zip(chosen, rows_of(chosen), strict=True)
+        (cell, add_shelf_cost(cell, row))
+        for cell, row in zip(chosen, compute_rows(chosen), strict=True)
     )
 
 
-def tuning_of(budget: Budget, wanted: Sequence[Cell]) -> GridTuning:
-    """How the arms of these cells are tuned: with the most images, first on the tasks that the
-    budget names.
+def make_tuning(budget: Budget, grid_cells: Sequence[Cell]) -> GridTuning:
+    """Return the tuning of the arms of these cells.
+
+    Arms are tuned with the most images, first on the tasks that the budget names.
     """
-    largest = max(cell.recipe.images or 0 for cell in wanted)
-    tuned = [cell for cell in wanted if cell.recipe.images == largest]
+    largest = max(cell.recipe.images or 0 for cell in grid_cells)
+    tuned = [cell for cell in grid_cells if cell.recipe.images == largest]
     tuned.sort(key=lambda cell: cell.task not in budget.opening)
     opening = len({cell.task for cell in tuned} & {*budget.opening})
     return GridTuning(
@@ -330,7 +338,7 @@ def tuning_of(budget: Budget, wanted: Sequence[Cell]) -> GridTuning:
 
 
 def main() -> None:
-    """Measure what is missing, and write the page."""
+    """Measure the missing cells, and write the page."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -343,35 +351,33 @@ def main() -> None:
         metavar="METHOD",
         help="measure the cells of this method, no more",
     )
-    given = parser.parse_args()
-    # What two budgets have in common is measured once.
-    shared = given.budget in ("standard", "methods")
-    out = given.out or ROOT / "build" / ("inheritance" if shared else f"inheritance-{given.budget}")
-    budget = BUDGETS[given.budget]
-    budget = replace(budget, methods=tuple(given.only), distilled=0) if given.only else budget
+    args = parser.parse_args()
+    # The cells that two budgets share are measured once.
+    shared = args.budget in ("standard", "methods")
+    out = args.out or ROOT / "build" / ("inheritance" if shared else f"inheritance-{args.budget}")
+    budget = BUDGETS[args.budget]
+    budget = replace(budget, methods=tuple(args.only), distilled=0) if args.only else budget
     try:
-        with kept(out / RESULTS, rows_of_ancestry() if shared else None):
-            found = list(measured(budget, out, given.workers))
+        with use_archive(out / RESULTS, get_archive_path() if shared else None):
+            measured_rows = list(measure_grid(budget, out, args.workers))
     except TrainingFailed as error:
         raise SystemExit(str(error)) from None
-    if given.only:
+    if args.only:
         return
-    failed = {row.arm: row.error for _, row in found if row.error}
+    failed = {row.arm: row.error for _, row in measured_rows if row.error}
     ancestry = ancestry_spec(BUNDLED)
-    names = {size: name for name, size in sizes_of(ancestry).items()}
-    values = Measured(found, names | names_of_others(ancestry))
-    if given.budget == "methods":
+    names = {size: name for name, size in derive_sizes(ancestry).items()}
+    values = GridValues(measured_rows, names | name_other_sizes(ancestry))
+    if args.budget == "methods":
         write_methods(values, REAL, LEFT_OUT)
     else:
-        finish(values, found, names, out, publish=given.budget != "smoke")
+        write_inheritance(values, measured_rows, names, out, publish=args.budget != "smoke")
     if failed:
         raise SystemExit("; ".join(f"{arm}: {error}" for arm, error in failed.items()))
 
 
-def rows_of_ancestry() -> Path:
-    """Where the rows are kept that come from today's ancestry model: its checksum is part of the
-    name.
-    """
+def get_archive_path() -> Path:
+    """Return the file of the rows of the current ancestry model, whose name has its checksum."""
     return (
         ROOT
         / "benchmarks"
@@ -381,31 +387,31 @@ def rows_of_ancestry() -> Path:
 
 
 @contextmanager
-def kept(rows: Path, place: Path | None) -> Iterator[None]:
-    """Begin with the rows that are kept in `place`, and keep there whatever has been measured, even
-    if it was stopped.
+def use_archive(rows: Path, archive: Path | None) -> Iterator[None]:
+    """Start with the rows in `archive`, and add the measured ones to it at the end, also after an
+    error.
     """
-    if place is None:
+    if archive is None:
         yield
         return
-    keep_rows(place, rows)
+    keep_rows(archive, rows)
     try:
         yield
     finally:
-        keep_rows(rows, place)
+        keep_rows(rows, archive)
 
 
-def finish(
-    values: Measured,
-    found: Sequence[tuple[Cell, Row]],
+def write_inheritance(
+    values: GridValues,
+    measured_rows: Sequence[tuple[Cell, Row]],
     names: dict[tuple[int, int], str],
     out: Path,
     *,
     publish: bool,
 ) -> None:
     """Measure the regret of `lgzoo recommend`, and write the page."""
-    probes = probes_of(found, names, out, Run(threads=1))
-    regret = regret_table(values, probes, methods_on_shelf(), REAL, LEFT_OUT)
+    probes = collect_probes(measured_rows, names, out, Run(threads=1))
+    regret = make_regret_table(values, probes, list_shelf_methods(), REAL, LEFT_OUT)
     write_page(values, list(names.values()), REAL, LEFT_OUT, more=[regret], publish=publish)
 
 

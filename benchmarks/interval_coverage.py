@@ -45,20 +45,20 @@ EFFECTS: dict[str, Draw] = {
 
 
 def main() -> None:
-    """Simulate, print, and write."""
+    """Simulate, print the coverages and write them."""
     rows = [
-        measured(effects, tasks, seeds, spread)
+        measure_coverage(effects, tasks, seeds, spread)
         for tasks, seeds in SHAPES
         for effects in EFFECTS
         for spread in SEED_SPREADS
     ]
     machine.write("interval_coverage", {"tables": TABLES, "level": 0.95, "rows": rows})
-    replace_between(DOCS / "claims.md", "coverage", markdown(rows))
+    replace_between(DOCS / "claims.md", "coverage", make_table(rows))
 
 
-def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The table of docs/claims.md: a line per shape, and per kind of effects Student's coverage,
-    ours, and the width.
+def make_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the table: a row for each shape, with Student's coverage, ours, and the width by kind
+    of effects.
     """
     shapes = dict.fromkeys((row["tasks"], row["seeds"], row["seed_spread"]) for row in rows)
     lines = [
@@ -66,28 +66,31 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
         f"|---|---:|{'---|' * len(EFFECTS)}",
     ]
     for shape in shapes:
-        own = [row for row in rows if (row["tasks"], row["seeds"], row["seed_spread"]) == shape]
+        rows_of_shape = [
+            row for row in rows if (row["tasks"], row["seeds"], row["seed_spread"]) == shape
+        ]
         cells = [
-            f"{row['student']:.1f}, **{row['ours']:.1f}** ({row['width']:.2f} ×)" for row in own
+            f"{row['student']:.1f}, **{row['ours']:.1f}** ({row['width']:.2f} ×)"
+            for row in rows_of_shape
         ]
         lines.append(f"| {shape[0]} × {shape[1]} | {shape[2]} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def measured(effects: str, tasks: int, seeds: int, spread: float) -> dict[str, Any]:
-    """The coverage of one kind of table, in per cent."""
+def measure_coverage(effects: str, tasks: int, seeds: int, spread: float) -> dict[str, Any]:
+    """Return the coverage for one kind of table, in per cent."""
     generator = np.random.default_rng(
         [tasks, seeds, round(10 * spread), list(EFFECTS).index(effects)]
     )
-    draw, students, ours, widths = EFFECTS[effects], 0, 0, ([], [])  # type: ignore[var-annotated]
+    draw_effects, students, ours, widths = EFFECTS[effects], 0, 0, ([], [])  # type: ignore[var-annotated]
     for _ in range(TABLES):
-        table = draw(generator, (tasks, 1)) + spread * draw(generator, (1, seeds))
-        found = estimate((table + REST * generator.normal(size=(tasks, seeds))).tolist())
-        assert found.error is not None
-        assert found.freedom is not None
-        half = t_quantile(0.975, found.freedom) * found.error
-        low, high = found.interval()
-        students += abs(found.value) <= half
+        table = draw_effects(generator, (tasks, 1)) + spread * draw_effects(generator, (1, seeds))
+        estimated = estimate((table + REST * generator.normal(size=(tasks, seeds))).tolist())
+        assert estimated.error is not None
+        assert estimated.freedom is not None
+        half = t_quantile(0.975, estimated.freedom) * estimated.error
+        low, high = estimated.interval()
+        students += abs(estimated.value) <= half
         ours += low <= 0.0 <= high
         widths[0].append(2 * half)
         widths[1].append(high - low)

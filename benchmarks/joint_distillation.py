@@ -52,75 +52,77 @@ WAYS = ("closed_form", "turned", "nested", "turned, nested")
 
 
 def main() -> None:
-    """Measure what is not measured yet, print, and write."""
+    """Measure the missing sizes, print the table and write it."""
     rows: dict[str, dict[str, float]] = machine.read(NAME).get("rows", {})
     for way in WAYS:
         for size in SIZES:
-            key = f"{way}: {words(size)}"
+            key = f"{way}: {describe_size(size)}"
             if key not in rows:
-                made = lifecycle.expand(opened(way), num_classes=10, run=RUN, **size)
-                found = {
-                    task: probe_start(made, open_task(task), "validation", IMAGES, RUN).probe or 0
+                descendant = lifecycle.expand(open_way(way), num_classes=10, run=RUN, **size)
+                accuracies = {
+                    task: probe_start(descendant, open_task(task), "validation", IMAGES, RUN).probe
+                    or 0
                     for task in TASKS
                 }
-                rows[key] = {task: round(100 * value, 1) for task, value in found.items()}
+                rows[key] = {task: round(100 * value, 1) for task, value in accuracies.items()}
                 machine.write(
                     NAME, {"seed": RUN.seed, "split": "validation", "images": IMAGES, "rows": rows}
                 )
-    text = table(rows)
-    replace_between(DOCS / "results" / "closed_form.md", NAME, text)
-    print(text)
+    page_text = make_table(rows)
+    replace_between(DOCS / "results" / "closed_form.md", NAME, page_text)
+    print(page_text)
 
 
-def words(size: dict[str, Any]) -> str:
-    """Layers x width."""
+def describe_size(size: dict[str, Any]) -> str:
+    """Return a size as layers x width."""
     return " x ".join(str(value) for value in size.values())
 
 
 @cache
-def opened(way: str) -> Learngene:
-    """The learngene that a way takes its sizes from."""
+def open_way(way: str) -> Learngene:
+    """Return the learngene whose sizes a way uses."""
     if way in ("closed_form", "nested"):
         return load_learngene(find(way))
-    return nest("turned", epochs=0) if way == "turned" else nest("joint")
+    return train_nested("turned", epochs=0) if way == "turned" else train_nested("joint")
 
 
-def nest(name: str, **changes: Any) -> Learngene:
-    """Train all slices of the turned model together, as the bundled learngene of `nested` was;
-    kept, and resumed after a stop.
+def train_nested(name: str, **changes: Any) -> Learngene:
+    """Train all slices of the turned model together, as the bundled learngene of `nested` was
+    trained.
+
+    Returns the learngene, which is written once; an interrupted training is resumed.
     """
-    place, extractor = BUILD / name, with_settings(METHODS.load("nested").preset("mini"), changes)
-    if not place.exists():
+    folder, extractor = BUILD / name, with_settings(METHODS.load("nested").preset("mini"), changes)
+    if not folder.exists():
         lifecycle.extract(
             "nested",
-            ancestries=[turned()],
+            ancestries=[build_turned()],
             tasks=[SOURCE_TASK],
             extractor=extractor,
-            out=place,
+            out=folder,
             run=replace(RUN, resume=True),
         )
-    return load_learngene(place)
+    return load_learngene(folder)
 
 
 @cache
-def turned() -> str:
-    """The folder of the full size by the closed form, its stream nested."""
-    place = BUILD / "ancestry"
-    if not place.exists():
-        made = lifecycle.expand("closed_form", nested=True, num_classes=0, run=RUN)
-        made.save(place)
-    return str(place)
+def build_turned() -> str:
+    """Return the folder of the full size by the closed form with a nested stream; build it once."""
+    folder = BUILD / "ancestry"
+    if not folder.exists():
+        descendant = lifecycle.expand("closed_form", nested=True, num_classes=0, run=RUN)
+        descendant.save(folder)
+    return str(folder)
 
 
-def table(rows: dict[str, dict[str, float]]) -> str:
-    """A line for every size: the accuracies of all tasks, by way."""
-    text = [f"| layers x width | {' | '.join(WAYS)} |", f"|---|{'---|' * len(WAYS)}"]
+def make_table(rows: dict[str, dict[str, float]]) -> str:
+    """Return the table in Markdown: a size a row, the accuracies of all tasks by way."""
+    lines = [f"| layers x width | {' | '.join(WAYS)} |", f"|---|{'---|' * len(WAYS)}"]
     for size in SIZES:
-        cells = (rows[f"{way}: {words(size)}"] for way in WAYS)
-        text.append(
-            f"| {words(size)} | {' | '.join(' '.join(map(str, cell.values())) for cell in cells)} |"
-        )
-    return "\n".join(text)
+        cells = (rows[f"{way}: {describe_size(size)}"] for way in WAYS)
+        texts = [" ".join(map(str, cell.values())) for cell in cells]
+        lines.append(f"| {describe_size(size)} | {' | '.join(texts)} |")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -58,11 +58,11 @@ from lsamd_search_summary import (
     LAYERS,
     SEARCH,
     UNTRAINED,
-    Kept,
+    Blocks,
     Summary,
-    own_place,
-    sentence,
-    table,
+    describe_bundled_set,
+    make_sentence,
+    make_table,
 )
 from pages import CARDS, DOCS, ROOT, replace_between, show_on_card
 from probes import classify_by_ridge, load_images, standardise
@@ -81,9 +81,9 @@ RECIPE = Recipe(epochs=4, images=500, batch_size=50, lr=3e-3, warmup=0.4)  # of 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How much is measured."""
+    """The amount of measurements."""
 
-    # Not those of the trial (0 to 15) by which the search lost its augmentation.
+    # Seeds 0 to 15 are those of the trial that led to a search without augmentation.
     seeds: tuple[int, ...] = tuple(range(16, 32))
     fewer: tuple[int, ...] = (0, 1, 2)  # of the placebos that take as long as the search
     augmented: tuple[int, ...] = (0, 1, 2, 3, 4)
@@ -99,8 +99,8 @@ class Plan:
     rows: Path = machine.RESULTS / f"{NAME}.jsonl"
     build: Path = ROOT / "build" / NAME
 
-    def seeds_of(self, variant: str) -> tuple[int, ...]:
-        """The seeds of a variant."""
+    def get_seeds(self, variant: str) -> tuple[int, ...]:
+        """Return the seeds of a variant."""
         if variant.startswith(AUGMENTED):
             return self.augmented
         return {SEARCH: self.seeds, UNTRAINED: self.untrained}.get(variant, self.fewer)
@@ -123,22 +123,22 @@ SMOKE = Plan(
 
 
 class Rows:
-    """The rows of one ancestry model, kept line by line; those of another are dropped."""
+    """The rows of one ancestry model, in a file of lines. Rows of another one are dropped."""
 
     def __init__(self, path: Path, ancestry: str) -> None:
         self.path, self.ancestry = path, ancestry
         lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-        every = [json.loads(line) for line in lines]
-        self.rows = [row for row in every if row["ancestry"] == ancestry]
-        if len(self.rows) < len(every):
+        all_rows = [json.loads(line) for line in lines]
+        self.rows = [row for row in all_rows if row["ancestry"] == ancestry]
+        if len(self.rows) < len(all_rows):
             path.write_text("".join(json.dumps(row) + "\n" for row in self.rows), encoding="utf-8")
 
-    def of(self, kind: str) -> list[dict[str, Any]]:
-        """The rows of a kind, in the order of their measurement."""
+    def select(self, kind: str) -> list[dict[str, Any]]:
+        """Return the rows of a kind, in the order of their measurement."""
         return [row for row in self.rows if row["kind"] == kind]
 
     def add(self, kind: str, **row: Any) -> None:
-        """Keep a row and print it."""
+        """Append a row and print it."""
         self.rows.append({"ancestry": self.ancestry, "kind": kind, **row})
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("a", encoding="utf-8") as file:
@@ -150,12 +150,12 @@ class Rows:
 
 
 def search_all(ancestry: Ancestry, plan: Plan, rows: Rows) -> None:
-    """Every variant with each of its seeds: the blocks that it keeps, and G."""
-    done = {(row["variant"], row["seed"]) for row in rows.of("search")}
+    """Run every variant with each of its seeds, and add rows with the chosen blocks and usage."""
+    measured = {(row["variant"], row["seed"]) for row in rows.select("search")}
     for variant in VARIANTS:
-        for seed in plan.seeds_of(variant):
-            if (variant, seed) not in done:
-                details = searched(ancestry, variant, seed, plan)
+        for seed in plan.get_seeds(variant):
+            if (variant, seed) not in measured:
+                details = run_search(ancestry, variant, seed, plan)
                 rows.add(
                     "search",
                     variant=variant,
@@ -165,12 +165,12 @@ def search_all(ancestry: Ancestry, plan: Plan, rows: Rows) -> None:
                 )
 
 
-def searched(ancestry: Ancestry, variant: str, seed: int, plan: Plan) -> Mapping[str, Any]:
-    """The details of the learngene of one search. An interrupted one continues with the first task
-    that is not finished.
+def run_search(ancestry: Ancestry, variant: str, seed: int, plan: Plan) -> Mapping[str, Any]:
+    """Return the details of the learngene of one search. An interrupted one continues with the
+    first task that is not finished.
     """
     if variant == "shuffled ancestry":
-        ancestry = shuffled_ancestry(ancestry, seed)
+        ancestry = shuffle_ancestry(ancestry, seed)
     extractor = with_settings(
         METHODS.load("lsamd").preset("mini"), {"top": KEPT, **plan.search, **VARIANTS[variant]}
     )
@@ -181,8 +181,8 @@ def searched(ancestry: Ancestry, variant: str, seed: int, plan: Plan) -> Mapping
     return learngene.config.details
 
 
-def shuffled_ancestry(ancestry: Ancestry, seed: int) -> Ancestry:
-    """The ancestry model with the entries of every tensor in another order."""
+def shuffle_ancestry(ancestry: Ancestry, seed: int) -> Ancestry:
+    """Return the ancestry model with the entries of every tensor in a random order."""
     record = replace(ancestry.record, source="shuffled", sha256=None)
     return replace(
         ancestry, record=record, state=shuffle_tensors(ancestry.state, ancestry.state, seed)
@@ -192,46 +192,54 @@ def shuffled_ancestry(ancestry: Ancestry, seed: int) -> Ancestry:
 # All sets by untrained probe
 
 
-def sets_of(layers: int, plan: Plan) -> list[Kept]:
-    """All sets of `KEPT` blocks, or the first `plan.sets` of them in an order that is drawn."""
-    every = list(combinations(range(1, layers + 1), KEPT))
-    return every if plan.sets is None else sorted(random.Random(0).sample(every, plan.sets))
+def list_sets(layers: int, plan: Plan) -> list[Blocks]:
+    """Return all sets of `KEPT` blocks, or `plan.sets` of them drawn at random."""
+    all_sets = list(combinations(range(1, layers + 1), KEPT))
+    return all_sets if plan.sets is None else sorted(random.Random(0).sample(all_sets, plan.sets))
 
 
 def probe_all(ancestry: Ancestry, plan: Plan, rows: Rows) -> None:
-    """The accuracy of every set on every task."""
-    done = {tuple(row["kept"]) for row in rows.of("probe")}
-    kept = [
-        *sets_of(ancestry.spec.layers, plan),
-        *(tuple(row["kept"]) for row in rows.of("search")),
+    """Measure the accuracy of every set on every task, and add the rows."""
+    measured = {tuple(row["kept"]) for row in rows.select("probe")}
+    sets = [
+        *list_sets(ancestry.spec.layers, plan),
+        *(tuple(row["kept"]) for row in rows.select("search")),
     ]
-    missing = {order_blocks(one, LAYERS): one for one in sorted({*kept}) if one not in done}
+    missing = {order_blocks(kept, LAYERS): kept for kept in sorted({*sets}) if kept not in measured}
     if missing:
         probe = Probe(ancestry, plan)
-        for sources, features in expanded(probe.blocks, probe.start, sorted(missing)):
-            rows.add("probe", kept=missing[sources], accuracy=probe.accuracies(features))
+        for sources, features in compute_tokens(probe.blocks, probe.start, sorted(missing)):
+            rows.add("probe", kept=missing[sources], accuracy=probe.compute_accuracies(features))
 
 
-def expanded(
-    blocks: Sequence[torch.nn.Module], start: torch.Tensor, orders: Sequence[Kept], done: int = 0
-) -> Iterator[tuple[Kept, torch.Tensor]]:
-    """Each order of blocks (ascending orders, counted from 1) with the tokens after its last block.
+def compute_tokens(
+    blocks: Sequence[torch.nn.Module],
+    start: torch.Tensor,
+    orders: Sequence[Blocks],
+    num_done: int = 0,
+) -> Iterator[tuple[Blocks, torch.Tensor]]:
+    """Yield each order of blocks with the tokens after its last block.
 
-    Orders with the same first blocks share their computation: `start` are the tokens after the
-    first `done` of them.
+    Orders with the same first blocks share their computation.
+
+    Args:
+        blocks: of the ancestry model.
+        start: the tokens after the first `num_done` blocks of every order.
+        orders: block numbers, counted from 1, in ascending order.
+        num_done: the number of computed blocks.
     """
-    for block in sorted({sources[done] for sources in orders}):
-        same = [sources for sources in orders if sources[done] == block]
+    for block in sorted({sources[num_done] for sources in orders}):
+        with_same_block = [sources for sources in orders if sources[num_done] == block]
         with torch.no_grad():
             tokens = torch.cat([blocks[block - 1](part) for part in start.split(250)])
-        if done + 1 == len(same[0]):
-            yield same[0], tokens
+        if num_done + 1 == len(with_same_block[0]):
+            yield with_same_block[0], tokens
         else:
-            yield from expanded(blocks, tokens, same, done + 1)
+            yield from compute_tokens(blocks, tokens, with_same_block, num_done + 1)
 
 
 class Probe:
-    """The images of all tasks, embedded, and the judgement of what an expansion makes of them."""
+    """The embedded images of all tasks, by which expansions are judged."""
 
     def __init__(self, ancestry: Ancestry, plan: Plan) -> None:
         model = ancestry.model().eval()
@@ -250,8 +258,8 @@ class Probe:
                 [model.norm_pre(model._pos_embed(model.patch_embed(part))) for part in pictures]
             )
 
-    def accuracies(self, tokens: torch.Tensor) -> dict[str, float]:
-        """By task, of the tokens after the last block."""
+    def compute_accuracies(self, tokens: torch.Tensor) -> dict[str, float]:
+        """Return the accuracy by task, from the tokens after the last block."""
         normal = functional.layer_norm(tokens, tokens.shape[-1:], eps=1e-6)
         features = torch.cat([normal[:, 0], normal[:, self.first :].mean(dim=1)], dim=1).numpy()
         ends = np.cumsum([len(labels) for _, _, labels in self.parts])
@@ -261,76 +269,76 @@ class Probe:
                 zip(np.split(features, ends), [part[2] for part in self.parts]),
             )
         )
-        found = {}
+        accuracy_of_task = {}
         for name in self.plan.tasks:
-            (train, labels), (validation, wanted) = split[name, "train"], split[name, "validation"]
-            guessed = classify_by_ridge(*reordered(standardise(train, validation), labels))
-            found[name] = round(float((guessed == wanted).mean()), 4)
-        return found
-
-
-def reordered(
-    arrays: tuple[np.ndarray, np.ndarray], labels: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """As `ridge` takes them: training features, their labels, validation features."""
-    return arrays[0], labels, arrays[1]
+            (train, labels), (validation, targets) = split[name, "train"], split[name, "validation"]
+            train, validation = standardise(train, validation)
+            predictions = classify_by_ridge(train, labels, validation)
+            accuracy_of_task[name] = round(float((predictions == targets).mean()), 4)
+        return accuracy_of_task
 
 
 # Some sets by short fine-tuning
 
 
-def tune_some(ancestry: Ancestry, plan: Plan, rows: Rows) -> None:
-    """`plan.tuned` sets drawn at random, and every set that a search has kept, on every task."""
-    drawn = random.Random(1).sample(sets_of(ancestry.spec.layers, plan), plan.tuned)
-    searched = [tuple(row["kept"]) for row in rows.of("search")]
-    done = {(tuple(row["kept"]), row["task"]) for row in rows.of("tune")}
-    for kept in dict.fromkeys([*drawn, *searched]):
+def tune_sets(ancestry: Ancestry, plan: Plan, rows: Rows) -> None:
+    """Fine-tune `plan.tuned` random sets, and every set that a search has chosen, on every task."""
+    random_sets = random.Random(1).sample(list_sets(ancestry.spec.layers, plan), plan.tuned)
+    searched_sets = [tuple(row["kept"]) for row in rows.select("search")]
+    measured = {(tuple(row["kept"]), row["task"]) for row in rows.select("tune")}
+    for blocks in dict.fromkeys([*random_sets, *searched_sets]):
         for task in plan.tasks:
-            if (kept, task) not in done:
-                value = tuned(ancestry, kept, task, plan.recipe)
-                rows.add("tune", kept=kept, task=task, drawn=kept in drawn, accuracy=value)
+            if (blocks, task) not in measured:
+                value = measure_tuned(ancestry, blocks, task, plan.recipe)
+                rows.add(
+                    "tune", kept=blocks, task=task, drawn=blocks in random_sets, accuracy=value
+                )
 
 
-def tuned(ancestry: Ancestry, kept: Kept, task: str, recipe: Recipe) -> float:
-    """The accuracy on validation images of a set's expansion after a short training,
-    with seed 0.
-    """
+def measure_tuned(ancestry: Ancestry, blocks: Blocks, task: str, recipe: Recipe) -> float:
+    """Return the validation accuracy of a set's expansion after a short training with seed 0."""
     run, spec = Run(seed=0, threads=1, device="cpu"), ancestry.spec
     config = LearngeneConfig(
-        method="lsamd", spec=spec, details={"kept": list(kept)}, ancestries=(ancestry.record,)
+        method="lsamd", spec=spec, details={"kept": list(blocks)}, ancestries=(ancestry.record,)
     )
-    learngene = Learngene(config=config, state=select_base_blocks(ancestry.state, spec, kept))
+    learngene = Learngene(config=config, state=select_base_blocks(ancestry.state, spec, blocks))
     start = lifecycle.expand(learngene, target=Target(layers=LAYERS, task=task), run=run)
-    made: Any = fit(start, open_task(task), recipe, run)
-    return round(made.provenance["metrics"]["validation_accuracy"], 4)
+    trained: Any = fit(start, open_task(task), recipe, run)
+    return round(trained.provenance["metrics"]["validation_accuracy"], 4)
 
 
 def main() -> None:
-    """Measure what is not measured yet, print, and write."""
+    """Measure what is missing, print the results and write them."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     for option in ("--tune", "--table", "--smoke"):
         parser.add_argument(option, action="store_true")
-    given = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
-    plan = SMOKE if given.smoke else Plan()
+    plan = SMOKE if args.smoke else Plan()
     ancestry = open_ancestry(BUNDLED)
     rows = Rows(plan.rows, (ancestry.record.sha256 or "")[:16])
     stages = (
         []
-        if given.table
-        else [search_all, probe_all, *([tune_some] if given.tune or given.smoke else [])]
+        if args.table
+        else [search_all, probe_all, *([tune_sets] if args.tune or args.smoke else [])]
     )
     for stage in stages:
         stage(ancestry, plan, rows)
     summary = Summary(rows.rows, plan.tasks)
-    found = summary.as_json()
-    text = table(found)
-    if not given.smoke:
-        machine.write(NAME, found)
-        replace_between(DOCS / "results" / "lsamd.md", "lsamd-search", text + own_place(summary))
-        show_on_card(CARDS / "lsamd-mini", "lsamd-search", sentence(found) + own_place(summary))
+    results = summary.to_json()
+    text = make_table(results)
+    if not args.smoke:
+        machine.write(NAME, results)
+        replace_between(
+            DOCS / "results" / "lsamd.md", "lsamd-search", text + describe_bundled_set(summary)
+        )
+        show_on_card(
+            CARDS / "lsamd-mini",
+            "lsamd-search",
+            make_sentence(results) + describe_bundled_set(summary),
+        )
     print(text)
 
 

@@ -26,149 +26,166 @@ KEPT, LAYERS = (
     5,
     7,
 )  # the paper's numbers: of learngene blocks, and of the larger descendant of its comparisons
-Kept = tuple[int, ...]
+Blocks = tuple[int, ...]
 Row = Mapping[str, Any]
 
 
 class Summary:
-    """What the rows of an ancestry model say: those of the searches, the probes and the
-    fine-tunings.
-    """
+    """The summary of the rows of an ancestry model: searches, probes and fine-tunings."""
 
     def __init__(self, rows: Sequence[Row], tasks: Sequence[str]) -> None:
         self.rows, self.tasks = rows, tasks
 
-    def of(self, kind: str) -> list[Row]:
-        """The rows of a kind."""
+    def select(self, kind: str) -> list[Row]:
+        """Return the rows of a kind."""
         return [row for row in self.rows if row["kind"] == kind]
 
     @cached_property
-    def probed(self) -> dict[Kept, float]:
+    def probe_accuracies(self) -> dict[Blocks, float]:
         """The mean accuracy over the tasks of every set, by untrained probe."""
-        return {tuple(row["kept"]): mean(row["accuracy"].values()) for row in self.of("probe")}
+        return {tuple(row["kept"]): mean(row["accuracy"].values()) for row in self.select("probe")}
 
     @cached_property
-    def trained(self) -> dict[Kept, float]:
+    def tuned_accuracies(self) -> dict[Blocks, float]:
         """The same after fine-tuning, of the sets that have all tasks."""
-        found: dict[Kept, dict[str, float]] = {}
-        for row in self.of("tune"):
-            found.setdefault(tuple(row["kept"]), {})[row["task"]] = row["accuracy"]
+        accuracies: dict[Blocks, dict[str, float]] = {}
+        for row in self.select("tune"):
+            accuracies.setdefault(tuple(row["kept"]), {})[row["task"]] = row["accuracy"]
         return {
-            kept: mean(values.values())
-            for kept, values in found.items()
+            blocks: mean(values.values())
+            for blocks, values in accuracies.items()
             if len(values) == len(self.tasks)
         }
 
     @cached_property
-    def drawn(self) -> list[float]:
-        """Of the sets drawn at random, the mean accuracy after fine-tuning."""
-        drawn = {tuple(row["kept"]) for row in self.of("tune") if row["drawn"]}
-        return [value for kept, value in self.trained.items() if kept in drawn]
+    def random_accuracies(self) -> list[float]:
+        """The mean accuracies after fine-tuning of the sets drawn at random."""
+        random_sets = {tuple(row["kept"]) for row in self.select("tune") if row["drawn"]}
+        return [value for blocks, value in self.tuned_accuracies.items() if blocks in random_sets]
 
-    def kept(self, variant: str) -> list[Kept]:
-        """What a variant keeps with each seed."""
-        return [tuple(row["kept"]) for row in self.of("search") if row["variant"] == variant]
+    def list_sets(self, variant: str) -> list[Blocks]:
+        """Return the set that a variant chooses with each seed."""
+        return [tuple(row["kept"]) for row in self.select("search") if row["variant"] == variant]
 
-    def percentiles(self, variant: str) -> list[float]:
-        """Of each seed's choice, among all sets by untrained probe."""
+    def compute_percentiles(self, variant: str) -> list[float]:
+        """Return the percentile of each seed's choice among all sets, by untrained probe."""
         return [
-            percentile(self.probed[kept], [*self.probed.values()]) for kept in self.kept(variant)
+            compute_percentile(self.probe_accuracies[blocks], [*self.probe_accuracies.values()])
+            for blocks in self.list_sets(variant)
         ]
 
-    def within(self, variant: str) -> list[float]:
-        """The same among the sets that have block 1 as the choice does, or lack it as it does."""
+    def compute_percentiles_within(self, variant: str) -> list[float]:
+        """Return the same among the sets that agree with the choice on block 1."""
         return [
-            percentile(
-                self.probed[kept],
-                [value for other, value in self.probed.items() if (1 in other) == (1 in kept)],
+            compute_percentile(
+                self.probe_accuracies[blocks],
+                [
+                    value
+                    for other, value in self.probe_accuracies.items()
+                    if (1 in other) == (1 in blocks)
+                ],
             )
-            for kept in self.kept(variant)
+            for blocks in self.list_sets(variant)
         ]
 
-    def variant(self, name: str) -> dict[str, Any]:
-        """One line of the table."""
-        kept, places = self.kept(name), self.percentiles(name)
+    def summarise_variant(self, name: str) -> dict[str, Any]:
+        """Return a row of the table."""
+        sets, percentiles = self.list_sets(name), self.compute_percentiles(name)
         trained = [
-            percentile(self.trained[one], self.drawn)
-            for one in kept
-            if one in self.trained and self.drawn
+            compute_percentile(self.tuned_accuracies[blocks], self.random_accuracies)
+            for blocks in sets
+            if blocks in self.tuned_accuracies and self.random_accuracies
         ]
         return {
             "variant": name,
-            "seeds": len(kept),
-            "kept": kept,
-            "percentiles": [round(place, 1) for place in places],
-            "percentile": round(mean(places), 1),
-            "within": round(mean(self.within(name)), 1),
-            "accuracy": round(100 * mean(self.probed[one] for one in kept), 1),
-            "jaccard": round(mean(similarities(kept)), 2) if len(kept) > 1 else None,
-            "tuned_percentile": round(mean(trained), 1) if len(trained) == len(kept) else None,
+            "seeds": len(sets),
+            "kept": sets,
+            "percentiles": [round(percentile_of_seed, 1) for percentile_of_seed in percentiles],
+            "percentile": round(mean(percentiles), 1),
+            "within": round(mean(self.compute_percentiles_within(name)), 1),
+            "accuracy": round(100 * mean(self.probe_accuracies[blocks] for blocks in sets), 1),
+            "jaccard": round(mean(compute_similarities(sets)), 2) if len(sets) > 1 else None,
+            "tuned_percentile": round(mean(trained), 1) if len(trained) == len(sets) else None,
         }
 
-    def as_json(self) -> dict[str, Any]:
-        """All that the table and the sentence need."""
-        names = dict.fromkeys(row["variant"] for row in self.of("search"))
-        lines = [self.variant(name) for name in names]
+    def to_json(self) -> dict[str, Any]:
+        """Return the content of the results file."""
+        names = dict.fromkeys(row["variant"] for row in self.select("search"))
+        lines = [self.summarise_variant(name) for name in names]
         gains = {
-            name: gain(self.percentiles(SEARCH), self.percentiles(name))
+            name: compute_gain(self.compute_percentiles(SEARCH), self.compute_percentiles(name))
             for name in PLACEBOS
-            if self.kept(name)
+            if self.list_sets(name)
         }
-        ranked = sorted(self.probed, key=lambda kept: -self.probed[kept])
-        both = [kept for kept in self.trained if kept in self.probed]
+        ranked = sorted(self.probe_accuracies, key=lambda blocks: -self.probe_accuracies[blocks])
+        common = [blocks for blocks in self.tuned_accuracies if blocks in self.probe_accuracies]
         first = tuple(range(1, KEPT + 1))
         return {
             "ancestry": self.rows[0]["ancestry"],
             "layers": LAYERS,
             "tasks": list(self.tasks),
-            "sets": len(self.probed),
+            "sets": len(self.probe_accuracies),
             "variants": lines,
-            "chance_jaccard": round(chance_similarity(12, KEPT), 2),
-            "by_chance": round(by_chance(self.percentiles(SEARCH)), 3),
+            "chance_jaccard": round(compute_chance_similarity(12, KEPT), 2),
+            "by_chance": round(compute_chance(self.compute_percentiles(SEARCH)), 3),
             "over_placebos": gains,
             "beats": bool(gains) and all(low > 0 for _, low, _ in gains.values()),
             "first_blocks": (
-                round(percentile(self.probed[first], [*self.probed.values()]), 1)
-                if first in self.probed
+                round(
+                    compute_percentile(
+                        self.probe_accuracies[first], [*self.probe_accuracies.values()]
+                    ),
+                    1,
+                )
+                if first in self.probe_accuracies
                 else None
             ),
             "with_block_1": [
                 round(
-                    100 * mean(value for kept, value in self.probed.items() if (1 in kept) == has),
+                    100
+                    * mean(
+                        value
+                        for blocks, value in self.probe_accuracies.items()
+                        if (1 in blocks) == has_block_1
+                    ),
                     1,
                 )
-                for has in (True, False)
+                for has_block_1 in (True, False)
             ],
-            "best": [ranked[0], round(100 * self.probed[ranked[0]], 1)],
-            "worst": [ranked[-1], round(100 * self.probed[ranked[-1]], 1)],
-            "tuned_sets": len(self.drawn),
+            "best": [ranked[0], round(100 * self.probe_accuracies[ranked[0]], 1)],
+            "worst": [ranked[-1], round(100 * self.probe_accuracies[ranked[-1]], 1)],
+            "tuned_sets": len(self.random_accuracies),
             "rank_correlation": (
-                round(rank_correlation(both, self.probed, self.trained), 2)
-                if len(both) > 2
+                round(
+                    compute_rank_correlation(common, self.probe_accuracies, self.tuned_accuracies),
+                    2,
+                )
+                if len(common) > 2
                 else None
             ),
         }
 
 
-def percentile(value: float, every: Sequence[float]) -> float:
-    """The share of `every` that is below `value`, in per cent; equals count half."""
-    return 100 * mean((other < value) + 0.5 * (other == value) for other in every)
+def compute_percentile(value: float, values: Sequence[float]) -> float:
+    """Return the share of `values` that is below `value`, in per cent; equal ones count half."""
+    return 100 * mean((other < value) + 0.5 * (other == value) for other in values)
 
 
-def similarities(sets: Sequence[Kept]) -> list[float]:
-    """The Jaccard index of every two sets."""
+def compute_similarities(sets: Sequence[Blocks]) -> list[float]:
+    """Return the Jaccard index of every two sets."""
     return [len({*a} & {*b}) / len({*a} | {*b}) for a, b in combinations(sets, 2)]
 
 
-def chance_similarity(blocks: int, kept: int) -> float:
-    """The expected Jaccard index of two sets drawn at random."""
-    ways = {k: math.comb(kept, k) * math.comb(blocks - kept, kept - k) for k in range(kept + 1)}
-    return sum(count * k / (2 * kept - k) for k, count in ways.items()) / math.comb(blocks, kept)
+def compute_chance_similarity(blocks: int, size: int) -> float:
+    """Return the expected Jaccard index of two random sets of `size` blocks."""
+    counts = {k: math.comb(size, k) * math.comb(blocks - size, size - k) for k in range(size + 1)}
+    return sum(count * k / (2 * size - k) for k, count in counts.items()) / math.comb(blocks, size)
 
 
-def gain(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, float, float]:
-    """The difference of two means with its 95 % interval (Welch's); all numbers are possible where
-    a side has one run.
+def compute_gain(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, float, float]:
+    """Return the difference of two means with its 95 % interval (Welch's).
+
+    The interval is -100 to 100 if a side has one run.
     """
     value = mean(ours) - mean(theirs)
     if len(ours) < 2 or len(theirs) < 2:
@@ -180,52 +197,55 @@ def gain(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, float, 
     return round(value, 1), round(value - width, 1), round(value + width, 1)
 
 
-def by_chance(places: Sequence[float], draws: int = 20_000) -> float:
-    """How often as many sets drawn at random have a mean percentile as high: uniform percentiles,
-    by simulation.
+def compute_chance(percentiles: Sequence[float], draws: int = 20_000) -> float:
+    """Return the probability that as many random sets have at least this mean percentile.
+
+    It is simulated with uniform percentiles.
     """
-    drawn = np.random.default_rng(0).uniform(0, 100, (draws, len(places))).mean(axis=1)
-    return float((drawn >= mean(places)).mean())
+    means = np.random.default_rng(0).uniform(0, 100, (draws, len(percentiles))).mean(axis=1)
+    return float((means >= mean(percentiles)).mean())
 
 
-def rank_correlation(sets: Sequence[Kept], *judges: Mapping[Kept, float]) -> float:
-    """Spearman's, of two judgements of the same sets."""
-    ranks = [np.argsort(np.argsort([judge[kept] for kept in sets])) for judge in judges]
+def compute_rank_correlation(sets: Sequence[Blocks], *judges: Mapping[Blocks, float]) -> float:
+    """Return Spearman's correlation of two judgements of the same sets."""
+    ranks = [np.argsort(np.argsort([judge[blocks] for blocks in sets])) for judge in judges]
     return float(np.corrcoef(*ranks)[0, 1])
 
 
-def sentence(found: Mapping[str, Any]) -> str:
-    """Whether the search beats its placebos, in one sentence."""
-    search = next(line for line in found["variants"] if line["variant"] == SEARCH)
-    others = {line["variant"]: line for line in found["variants"] if line["variant"] in PLACEBOS}
+def make_sentence(result: Mapping[str, Any]) -> str:
+    """Return the sentence that says whether the search beats its placebos."""
+    search = next(line for line in result["variants"] if line["variant"] == SEARCH)
+    lines = {line["variant"]: line for line in result["variants"] if line["variant"] in PLACEBOS}
     placebos = ", ".join(
-        f"{name} {line['percentile']:.0f} with {line['seeds']}" for name, line in others.items()
+        f"{name} {line['percentile']:.0f} with {line['seeds']}" for name, line in lines.items()
     )
-    verdict = "beats" if found["beats"] else "is not shown to beat"
+    verdict = "beats" if result["beats"] else "is not shown to beat"
     return (
-        f"The search {verdict} its placebos: among all {found['sets']} sets of five blocks, judged"
+        f"The search {verdict} its placebos: among all {result['sets']} sets of five blocks, judged"
         f" by an untrained probe, the sets that it keeps with {search['seeds']} seeds stand at"
         f" percentile {search['percentile']:.0f} on average (placebos: {placebos}; sets drawn at"
         " random 50, and as high a mean as the search's with a probability of"
-        f" {found['by_chance']})."
+        f" {result['by_chance']})."
     )
 
 
-def own_place(summary: Summary) -> str:
-    """Where the blocks of the learngene on the shelf stand, in one sentence."""
-    kept = tuple(load_learngene(find("lsamd")).config.details["kept"])
-    if kept not in summary.probed:
+def describe_bundled_set(summary: Summary) -> str:
+    """Return the sentence with the percentile of the bundled learngene's blocks."""
+    blocks = tuple(load_learngene(find("lsamd")).config.details["kept"])
+    if blocks not in summary.probe_accuracies:
         return ""
-    first = " (simply the first ones)" if kept == tuple(range(1, len(kept) + 1)) else ""
-    place = percentile(summary.probed[kept], [*summary.probed.values()])
+    first = " (simply the first ones)" if blocks == tuple(range(1, len(blocks) + 1)) else ""
+    rank = compute_percentile(
+        summary.probe_accuracies[blocks], [*summary.probe_accuracies.values()]
+    )
     return (
-        f" The blocks of the bundled learngene, {' '.join(map(str, kept))}{first}, stand at"
-        f" percentile {place:.0f}."
+        f" The blocks of the bundled learngene, {' '.join(map(str, blocks))}{first}, stand at"
+        f" percentile {rank:.0f}."
     )
 
 
-def table(found: Mapping[str, Any]) -> str:
-    """Markdown."""
+def make_table(result: Mapping[str, Any]) -> str:
+    """Return the table in Markdown, and the sentences below it."""
     lines = [
         (
             "| variant | seeds | percentile among all sets, mean (each seed) | among those alike in"
@@ -234,8 +254,8 @@ def table(found: Mapping[str, Any]) -> str:
         ),
         "|---|---:|---|---:|---:|---:|---:|",
     ]
-    for line in found["variants"]:
-        each = " ".join(f"{place:.0f}" for place in line["percentiles"])
+    for line in result["variants"]:
+        each = " ".join(f"{value:.0f}" for value in line["percentiles"])
         rest = (
             "-" if line[name] is None else str(line[name])
             for name in ("jaccard", "tuned_percentile")
@@ -244,29 +264,33 @@ def table(found: Mapping[str, Any]) -> str:
             f"| {line['variant']} | {line['seeds']} | {line['percentile']:.0f} ({each}) |"
             f" {line['within']:.0f} | {line['accuracy']} | {' | '.join(rest)} |"
         )
-    return "\n".join([*lines, "", textwrap.fill(f"{sentence(found)} {about(found)}", 150)])
+    return "\n".join(
+        [*lines, "", textwrap.fill(f"{make_sentence(result)} {make_details(result)}", 150)]
+    )
 
 
-def about(found: Mapping[str, Any]) -> str:
-    """What the table does not show, in sentences."""
+def make_details(result: Mapping[str, Any]) -> str:
+    """Return further results in sentences."""
     best, worst = (
-        f"{' '.join(map(str, kept))} ({value} %)" for kept, value in (found["best"], found["worst"])
+        f"{' '.join(map(str, blocks))} ({value} %)"
+        for blocks, value in (result["best"], result["worst"])
     )
     gains = "; ".join(
         f"{name} {v:+.0f} [{low:+.0f}, {high:+.0f}]"
-        for name, (v, low, high) in found["over_placebos"].items()
+        for name, (v, low, high) in result["over_placebos"].items()
     )
-    said = [
+    sentences = [
         f"Its gains over the placebos in percentiles, with 95 % intervals over seeds: {gains}.",
-        f"Two sets drawn at random have a Jaccard index of {found['chance_jaccard']} on average.",
+        f"Two sets drawn at random have a Jaccard index of {result['chance_jaccard']} on average.",
         f"The best set is {best}, the worst {worst}.",
-        "Sets with block 1 have {} % on average, the others {} %.".format(*found["with_block_1"]),
+        "Sets with block 1 have {} % on average, the others {} %.".format(*result["with_block_1"]),
     ]
-    if found["first_blocks"] is not None:
-        said.append(f"The first five blocks stand at percentile {found['first_blocks']:.0f}.")
-    if found["tuned_sets"]:
-        said.append(
-            f"After fine-tuning {found['tuned_sets']} sets drawn at random, the probe's ranks agree"
-            f" with those of the trained models with a correlation of {found['rank_correlation']}."
+    if result["first_blocks"] is not None:
+        sentences.append(f"The first five blocks stand at percentile {result['first_blocks']:.0f}.")
+    if result["tuned_sets"]:
+        sentences.append(
+            f"After fine-tuning {result['tuned_sets']} sets drawn at random, the probe's ranks"
+            " agree with those of the trained models with a correlation of"
+            f" {result['rank_correlation']}."
         )
-    return " ".join(said)
+    return " ".join(sentences)

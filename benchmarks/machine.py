@@ -57,5 +57,5 @@ def write(name: str, numbers: dict[str, Any]) -> Path:
 def read(name: str) -> dict[str, Any]:
     """Return the content of benchmarks/results/NAME.json; empty if there is no such file."""
     path = RESULTS / f"{name}.json"
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    return found
+    numbers: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return numbers

@@ -57,22 +57,25 @@ FEW, MANY, PLENTY = 1_000, 4_000, 40_000
 
 @dataclass(frozen=True)
 class Setting:
-    """Where the ViTs compute, and whether everything is cut short."""
+    """Where the ViTs compute, and whether the numbers of images and steps are small."""
 
     device: str = "cpu"
     quick: bool = False
 
-    def run(self) -> Run:
+    def make_run(self) -> Run:
+        """Return the run of a measurement."""
         return Run(seed=0, threads=1, device=self.device)
 
 
-def images_per_second(task: Task, setting: Setting) -> float:
-    """Of the training split, in batches of 128 pictures in any order; the best of three rounds."""
+def measure_images_per_second(task: Task, setting: Setting) -> float:
+    """Return the speed of reading the training split in batches of 128 in any order, the best of
+    three rounds.
+    """
     split = task.split("train")
     order = np.random.default_rng(0).permutation(len(split))[:1_024].tolist()
     batches = [order[start : start + 128] for start in range(0, len(order), 128)]
     rounds = []
-    for _ in range(1 + 3):  # the first makes what is made once, such as masks of glyphs
+    for _ in range(1 + 3):  # the first fills the caches, such as those of masks of glyphs
         started = time.perf_counter()
         for batch in batches:
             split.__getitems__(batch)
@@ -80,28 +83,36 @@ def images_per_second(task: Task, setting: Setting) -> float:
     return round(max(rounds[1:]))
 
 
-def linear(task: Task, setting: Setting, images: int) -> float:
-    """A logistic regression on the 3,072 pixels, the best of three strengths of its penalty."""
+def measure_linear(task: Task, setting: Setting, images: int) -> float:
+    """Return the accuracy of a logistic regression on the 3,072 pixels, the best of three
+    penalties.
+    """
     split, validation = task.split("train"), task.split("validation")
     chosen = draw_balanced(split.labels, 200 if setting.quick else images, 0)
-    seen, held_out = pixels(split, chosen), pixels(validation, np.arange(len(validation)))
-    mean, std = seen.mean(0), seen.std(0, correction=0)
-    seen, held_out = ((part - mean) / torch.where(std > 0, std, 1.0) for part in (seen, held_out))
-    labels, wanted = torch.from_numpy(split.labels[chosen]), torch.from_numpy(validation.labels)
-    found = []
+    training, held_out = (
+        load_pixels(split, chosen),
+        load_pixels(validation, np.arange(len(validation))),
+    )
+    mean, std = training.mean(0), training.std(0, correction=0)
+    training, held_out = (
+        (part - mean) / torch.where(std > 0, std, 1.0) for part in (training, held_out)
+    )
+    labels, targets = torch.from_numpy(split.labels[chosen]), torch.from_numpy(validation.labels)
+    accuracies = []
     for strength in (1e-4, 1e-3, 1e-2):
-        weight, bias = regression(
-            seen, labels, task.classes, strength, 50 if setting.quick else 300
+        weight, bias = fit_regression(
+            training, labels, task.classes, strength, 50 if setting.quick else 300
         )
-        found.append(float(((held_out @ weight + bias).argmax(1) == wanted).float().mean()))
-    return round(100 * max(found), 1)
+        accuracies.append(float(((held_out @ weight + bias).argmax(1) == targets).float().mean()))
+    return round(100 * max(accuracies), 1)
 
 
-def regression(
+def fit_regression(
     inputs: torch.Tensor, labels: torch.Tensor, classes: int, strength: float, steps: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Weight and bias that minimise `strength` times the summed cross-entropy plus half the squared
-    weights.
+    """Return the weight and bias of a logistic regression.
+
+    They minimise `strength` times the summed cross-entropy plus half the squared weights.
     """
     weight = torch.zeros(inputs.shape[1], classes, requires_grad=True)
     bias = torch.zeros(classes, requires_grad=True)
@@ -109,24 +120,24 @@ def regression(
         [weight, bias], max_iter=steps, tolerance_grad=1e-4, line_search_fn="strong_wolfe"
     )
 
-    def loss() -> torch.Tensor:
+    def compute_loss() -> torch.Tensor:
         optimizer.zero_grad()
         entropy = torch.nn.functional.cross_entropy(inputs @ weight + bias, labels, reduction="sum")
         total = strength * entropy + weight.square().sum() / 2
         total.backward()
         return total
 
-    optimizer.step(loss)
+    optimizer.step(compute_loss)
     return weight.detach(), bias.detach()
 
 
-def pixels(split: Any, places: np.ndarray) -> torch.Tensor:
-    """float32 (N, 3 * 32 * 32) from 0 to 1."""
-    return split.__getitems__(places.tolist()).flatten(1).float() / 255
+def load_pixels(split: Any, rows: np.ndarray) -> torch.Tensor:
+    """Return pixels from 0 to 1, float32 (rows, 3 * 32 * 32)."""
+    return split.__getitems__(rows.tolist()).flatten(1).float() / 255
 
 
-def scratch(task: Task, setting: Setting, recipe: Recipe) -> float:
-    """A ViT of the bundled ancestry model's shape, initialised by fan-in."""
+def measure_scratch(task: Task, setting: Setting, recipe: Recipe) -> float:
+    """Return the accuracy of a ViT of the bundled ancestry model's shape, initialised by fan-in."""
     if setting.quick:
         recipe = replace(recipe, epochs=1, images=200)
     start = assemble(
@@ -138,24 +149,30 @@ def scratch(task: Task, setting: Setting, recipe: Recipe) -> float:
         std=task.std,
         provenance={"method": "train"},
     )
-    trained = fit(start, task, recipe, setting.run())
+    trained = fit(start, task, recipe, setting.make_run())
     return round(100 * trained.provenance["metrics"]["validation_accuracy"], 1)
 
 
-def plenty(task: Task, setting: Setting) -> float:
-    """The same ViT on `PLENTY` pictures of the task's classes, each seen once."""
+def measure_plenty(task: Task, setting: Setting) -> float:
+    """Return the accuracy of the same ViT on `PLENTY` pictures of the task's classes, each seen
+    once.
+    """
     more = replace(task, open_split=lambda name: generator(task.name).split("plenty", PLENTY))
-    both = replace(task, open_split=lambda name: (more if name == "train" else task).split(name))
-    return scratch(both, setting, replace(RECIPE, epochs=1, warmup=0.1))
+    extended = replace(
+        task, open_split=lambda name: (more if name == "train" else task).split(name)
+    )
+    return measure_scratch(extended, setting, replace(RECIPE, epochs=1, warmup=0.1))
 
 
 MEASURES: dict[str, Callable[[Task, Setting], float]] = {
-    "images_per_second": images_per_second,
-    "linear_1000": lambda task, setting: linear(task, setting, FEW),
-    "linear_4000": lambda task, setting: linear(task, setting, MANY),
-    "scratch_1000": lambda task, setting: scratch(task, setting, replace(RECIPE, images=FEW)),
-    "scratch_all": lambda task, setting: scratch(task, setting, RECIPE),
-    "scratch_plenty": plenty,
+    "images_per_second": measure_images_per_second,
+    "linear_1000": lambda task, setting: measure_linear(task, setting, FEW),
+    "linear_4000": lambda task, setting: measure_linear(task, setting, MANY),
+    "scratch_1000": lambda task, setting: measure_scratch(
+        task, setting, replace(RECIPE, images=FEW)
+    ),
+    "scratch_all": lambda task, setting: measure_scratch(task, setting, RECIPE),
+    "scratch_plenty": measure_plenty,
 }
 HEADS = (
     "task",
@@ -169,14 +186,14 @@ HEADS = (
 )
 
 
-def measured() -> dict[str, dict[str, float]]:
-    """What an earlier run left, by task."""
+def read_results() -> dict[str, dict[str, float]]:
+    """Return the results so far, by task."""
     path = machine.RESULTS / f"{NAME}.json"
     return json.loads(path.read_text(encoding="utf-8"))["tasks"] if path.is_file() else {}
 
 
-def table(rows: dict[str, dict[str, float]]) -> str:
-    """Markdown: accuracies in per cent."""
+def make_table(rows: dict[str, dict[str, float]]) -> str:
+    """Return accuracies in per cent in Markdown."""
     heads = (*HEADS, f"ViT, {PLENTY:,}")
     lines = [f"| {' | '.join(heads)} |", "|---|" + "---:|" * (len(heads) - 1)]
     for name in (name for name in suite("mini").tasks if name in rows):
@@ -188,7 +205,7 @@ def table(rows: dict[str, dict[str, float]]) -> str:
 
 
 def main() -> None:
-    """Measure what is not there yet, print and write each number when it is there."""
+    """Measure what is missing; print and write each number when it is there."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -197,25 +214,25 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--table", action="store_true")
-    given = parser.parse_args()
-    if given.table:
-        replace_between(DOCS / "tasks.md", NAME, table(measured()))
+    args = parser.parse_args()
+    if args.table:
+        replace_between(DOCS / "tasks.md", NAME, make_table(read_results()))
         return
-    setting = Setting(given.device, given.quick)
+    setting = Setting(args.device, args.quick)
     with ProcessPoolExecutor(
-        given.workers, mp_context=multiprocessing.get_context("spawn")
+        args.workers, mp_context=multiprocessing.get_context("spawn")
     ) as workers:
-        list(workers.map(partial(measure, setting=setting), given.tasks))
+        list(workers.map(partial(measure_task, setting=setting), args.tasks))
 
 
-def measure(name: str, setting: Setting) -> None:
-    """All measures of one task that are not there yet."""
+def measure_task(name: str, setting: Setting) -> None:
+    """Measure the missing numbers of one task."""
     torch.set_num_threads(1)
     task = open_task(name)
-    with locked():
-        there = {} if setting.quick else measured().get(name, {})
+    with make_lock():
+        values = {} if setting.quick else read_results().get(name, {})
     for kind, compute in MEASURES.items():
-        if kind in there:
+        if kind in values:
             continue
         started = time.perf_counter()
         value = compute(task, setting)
@@ -225,20 +242,20 @@ def measure(name: str, setting: Setting) -> None:
             flush=True,
         )
         if not setting.quick:
-            write(name, kind, value, setting)
+            write_number(name, kind, value, setting)
 
 
-def locked() -> FileLock:
-    """Held while the results are read or written."""
+def make_lock() -> FileLock:
+    """Return the lock that is held while the results are read or written."""
     lock = ROOT / "build" / f"{NAME}.lock"
     lock.parent.mkdir(exist_ok=True)
     return FileLock(lock)
 
 
-def write(name: str, kind: str, value: float, setting: Setting) -> None:
-    """Add one number to the results, which other processes add to as well."""
-    with locked():
-        rows = measured()
+def write_number(name: str, kind: str, value: float, setting: Setting) -> None:
+    """Add a number to the results file, which other processes write, too."""
+    with make_lock():
+        rows = read_results()
         rows.setdefault(name, {})[kind] = value
         machine.write(NAME, {"split": "validation", "device": setting.device, "tasks": rows})
 

@@ -11,7 +11,7 @@ CARDS, DOCS = ROOT / "cards", ROOT / "docs"
 
 
 def replace_between(page: Path, name: str, text: str) -> None:
-    """Replace what stands between `<!-- name -->` and `<!-- /name -->` in a Markdown file. Exits if
+    """Replace the text between `<!-- name -->` and `<!-- /name -->` in a Markdown file. Exits if
     there are no such marks.
     """
     start, end = f"<!-- {name} -->", f"<!-- /{name} -->"

@@ -49,22 +49,22 @@ STARTS: tuple[Start, ...] = get_args(Start)
 
 
 def main(arguments: Sequence[str] = ()) -> None:
-    """Measure, print and keep the accuracies."""
+    """Measure the accuracies, print the table and write it."""
     if "--table" not in arguments:
         ancestry = open_ancestry("bundled")
-        rows = [{"name": "the ancestry model", "size": "12x96", **measure(ancestry.model())}]
+        rows = [{"name": "the ancestry model", "size": "12x96", **measure_model(ancestry.model())}]
         for start in STARTS:
             for layers, width in SIZES:
-                accuracies = measure(predict(ancestry, start, layers, width))
+                accuracies = measure_model(predict_model(ancestry, start, layers, width))
                 rows.append({"name": start, "size": f"{layers}x{width}", **accuracies})
                 print(rows[-1], flush=True)
         print(write("pith_start", {"rows": rows, "threads": 1}))
-    text = markdown(read("pith_start")["rows"])
+    text = make_table(read("pith_start")["rows"])
     replace_between(DOCS / "results" / "pith.md", "start", text)
     print(text)
 
 
-def predict(ancestry: Ancestry, start: Start, layers: int, width: int) -> nn.Module:
+def predict_model(ancestry: Ancestry, start: Start, layers: int, width: int) -> nn.Module:
     """Return a model of an untrained hypernetwork."""
     preset: Any = PITH.presets["mini"]
     spec = preset.hypernet.build_spec().with_(decoder="projected", start=start)
@@ -81,7 +81,7 @@ def predict(ancestry: Ancestry, start: Start, layers: int, width: int) -> nn.Mod
     return model_of(target, hypernet.predict(build_graph(target)))
 
 
-def measure(model: nn.Module) -> dict[str, float]:
+def measure_model(model: nn.Module) -> dict[str, float]:
     """Return the accuracy of a ridge regression on each task, in per cent."""
     input_format, accuracies = open_ancestry("bundled").input_format, {}
     for name in TASKS:
@@ -97,8 +97,8 @@ def measure(model: nn.Module) -> dict[str, float]:
     return accuracies
 
 
-def markdown(rows: Sequence[dict[str, Any]]) -> str:
-    """A line for each model."""
+def make_table(rows: Sequence[dict[str, Any]]) -> str:
+    """Return the table in Markdown, a model a row."""
     heads = " | ".join(f"`{name}`" for name in TASKS)
     lines = [f"| start | size | {heads} |", f"|---|---|{'---:|' * len(TASKS)}"]
     for row in rows:

@@ -16,8 +16,8 @@ from learngene_zoo.tasks.splits import PartOfSplit
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.training.evaluate import evaluate
 
-PENALTIES = (1e-3, 1e-2, 1e-1, 1.0)  # per image; those of the kept results
-DRAW = 0  # the seed that draws the images
+PENALTIES = (1e-3, 1e-2, 1e-1, 1.0)  # per image; those of the committed results
+IMAGE_SEED = 0  # the seed that draws the images
 Arrays = tuple[np.ndarray, np.ndarray]  # of training images and of validation images
 
 
@@ -31,21 +31,21 @@ def hold_out_images(task: Task, train: slice, held_out: slice, seed: int = 0) ->
         seed: the seed of the order.
     """
     order = np.random.default_rng(1000 + seed).permutation(task.sizes["train"])
-    chosen, others = np.sort(order[train]), np.sort(order[held_out])
+    chosen, held_out_images = np.sort(order[train]), np.sort(order[held_out])
 
     def open_part(name: str) -> PartOfSplit:
-        return PartOfSplit(task.split("train"), chosen if name == "train" else others)
+        return PartOfSplit(task.split("train"), chosen if name == "train" else held_out_images)
 
-    sizes = {"train": len(chosen), "validation": len(others), "test": len(others)}
+    sizes = {"train": len(chosen), "validation": len(held_out_images), "test": len(held_out_images)}
     return replace(task, sizes=sizes, open_split=open_part, stamp=None)
 
 
 def evaluate_on_test(model: Descendant, task: Task, run: Run, images: int) -> dict[str, float]:
     """Return the accuracy on at most so many test images, its interval and their number."""
     count = min(images, task.sizes["test"])
-    found = evaluate(model.model(), task, "test", model.input_format, run, images=count)
-    low, high = proportion(round(found.value * found.images), found.images)
-    return {"value": found.value, "low": low, "high": high, "images": found.images}
+    evaluation = evaluate(model.model(), task, "test", model.input_format, run, images=count)
+    low, high = proportion(round(evaluation.value * evaluation.images), evaluation.images)
+    return {"value": evaluation.value, "low": low, "high": high, "images": evaluation.images}
 
 
 def load_images(task: Task, split: str, images: int) -> tuple[torch.Tensor, np.ndarray]:
@@ -53,7 +53,7 @@ def load_images(task: Task, split: str, images: int) -> tuple[torch.Tensor, np.n
     (N,).
     """
     count = min(images, len(task.split(split)))
-    loader = Loader(task, split, task.input_format, batch_size=250, seed=DRAW, images=count)
+    loader = Loader(task, split, task.input_format, batch_size=250, seed=IMAGE_SEED, images=count)
     batches = list(loader.epoch(0))
     return (
         torch.cat([batch.inputs for batch in batches]),
@@ -76,29 +76,29 @@ def classify_by_ridge(train: np.ndarray, labels: np.ndarray, validation: np.ndar
 
     The penalty is that with the smallest squared error on training images left out in turn.
     """
-    known, numbers = np.unique(labels, return_inverse=True)
-    targets = np.eye(len(known))[numbers]
+    classes, numbers = np.unique(labels, return_inverse=True)
+    targets = np.eye(len(classes))[numbers]
     mean = targets.mean(axis=0)
     basis, singular, directions = np.linalg.svd(train, full_matrices=False)
     projected, best, least = basis.T @ targets, None, np.inf
     for penalty in PENALTIES:
-        kept = singular**2 / (singular**2 + penalty * len(train))
-        fitted = mean + basis @ (kept[:, None] * projected)
-        leverage = 1 / len(train) + (basis**2 * kept).sum(axis=1)
+        factors = singular**2 / (singular**2 + penalty * len(train))
+        fitted = mean + basis @ (factors[:, None] * projected)
+        leverage = 1 / len(train) + (basis**2 * factors).sum(axis=1)
         squared = float((((targets - fitted) / (1 - leverage)[:, None]) ** 2).sum())
         if squared < least:
-            shrunk = kept / np.maximum(singular, 1e-9)
+            shrunk = factors / np.maximum(singular, 1e-9)
             best, least = directions.T @ (shrunk[:, None] * projected), squared
-    return known[(validation @ best + mean).argmax(axis=1)]
+    return classes[(validation @ best + mean).argmax(axis=1)]
 
 
 def classify_by_nearest_mean(
     train: np.ndarray, labels: np.ndarray, validation: np.ndarray
 ) -> np.ndarray:
     """Return the class of each validation image by the nearest class mean."""
-    known = np.unique(labels)
-    means = np.stack([train[labels == one].mean(axis=0) for one in known])
-    return known[(validation @ means.T - (means**2).sum(axis=1) / 2).argmax(axis=1)]
+    classes = np.unique(labels)
+    means = np.stack([train[labels == label].mean(axis=0) for label in classes])
+    return classes[(validation @ means.T - (means**2).sum(axis=1) / 2).argmax(axis=1)]
 
 
 PROBES: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]] = {

@@ -75,7 +75,7 @@ class Cell(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The values, for messages."""
+        """The values as words."""
         return " ".join(self)
 
 
@@ -86,10 +86,10 @@ def main() -> None:
     )
     parser.add_argument("--ancestry", help="the folder of MiniLM-L6; without it only the page")
     parser.add_argument("words", nargs="*", help="only cells with all of these words")
-    given = parser.parse_args()
-    if given.ancestry:
-        for cell in find_missing(ROWS, list_cells(), given.words):
-            row = measure(cell, given.ancestry)
+    args = parser.parse_args()
+    if args.ancestry:
+        for cell in find_missing(ROWS, list_cells(), args.words):
+            row = measure_cell(cell, args.ancestry)
             append_row(ROWS, row)
             print(row, file=sys.stderr, flush=True)
     replace_between(DOCS / "results" / "pruning.md", "pruned-texts", make_table())
@@ -101,7 +101,7 @@ def list_cells() -> list[Cell]:
     return [Cell(task, size, arm) for size in SIZES for task in TASKS for arm in ARMS_OF[size]]
 
 
-def measure(cell: Cell, ancestry: str) -> dict[str, Any]:
+def measure_cell(cell: Cell, ancestry: str) -> dict[str, Any]:
     """Return the row of a cell."""
     method, compensate = ARMS[cell.arm]
     run, task = Run(threads=1, device=machine.DEVICE, ancestry=ancestry), open_task(cell.task)
@@ -109,9 +109,9 @@ def measure(cell: Cell, ancestry: str) -> dict[str, Any]:
     learngene = extract_learngene(method, cell.task, ancestry).with_config(purpose=None)
     setting = {} if compensate is None else {"compensate": compensate}
     model = lifecycle.expand(learngene, run=run, **SIZES[cell.size], **setting)
-    module, form = model.model(), model.input_format
-    train = compute_features(module, task, "train", form, run, images=TRAINING_TEXTS)
-    test = compute_features(module, task, "test", form, run, images=TEST_TEXTS)
+    module, input_format = model.model(), model.input_format
+    train = compute_features(module, task, "train", input_format, run, images=TRAINING_TEXTS)
+    test = compute_features(module, task, "test", input_format, run, images=TEST_TEXTS)
     ridge = run_probe(train, test, task, "test", "ridge")
     low, high = ridge.interval
     similarities = compute_similarities(test.values)
@@ -120,7 +120,9 @@ def measure(cell: Cell, ancestry: str) -> dict[str, Any]:
         "ridge": ridge.value,
         "low": low,
         "high": high,
-        "agreement": float(np.corrcoef(find_similarities(cell.task, ancestry), similarities)[0, 1]),
+        "agreement": float(
+            np.corrcoef(compute_ancestry_similarities(cell.task, ancestry), similarities)[0, 1]
+        ),
         "texts": ridge.images,
         "training_texts": ridge.training_images,
         "params": model.cost().params,
@@ -129,7 +131,7 @@ def measure(cell: Cell, ancestry: str) -> dict[str, Any]:
 
 
 @lru_cache
-def find_similarities(task: str, ancestry: str) -> np.ndarray:
+def compute_ancestry_similarities(task: str, ancestry: str) -> np.ndarray:
     """Return the cosine similarities by the ancestry model."""
     run = Run(threads=1, device=machine.DEVICE, ancestry=ancestry)
     model = lifecycle.expand(extract_learngene("first_k", task, ancestry), run=run)
@@ -161,11 +163,11 @@ def make_table() -> str:
     heads = [f"{task}: {number}" for task in TASKS for number in ("ridge", "agreement")]
     lines = [f"| size | model | parameters | {' | '.join(heads)} |", "|---|---|" + "---:|" * 5]
     for size, arm in product(SIZES, ARMS):
-        found = [rows.get((task, size, arm)) for task in TASKS]
-        if not any(found):
+        rows_of_arm = [rows.get((task, size, arm)) for task in TASKS]
+        if not any(rows_of_arm):
             continue
-        params = next(row["params"] for row in found if row)
-        cells = [text for row in found for text in describe(row)]
+        params = next(row["params"] for row in rows_of_arm if row)
+        cells = [text for row in rows_of_arm for text in describe(row)]
         option = size if size == "full" else f"`{size}`"
         lines.append(f"| {option} | {arm} | {params / 1e6:.1f} M | {' | '.join(cells)} |")
     return "\n".join(lines)

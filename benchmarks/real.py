@@ -32,7 +32,7 @@ from itertools import groupby
 from pathlib import Path
 
 import real_plan
-from grids import find_source, finished, summarise_gains
+from grids import find_source, run_cells, summarise_gains
 from learngene_zoo.artifacts.learngene import load_learngene
 from learngene_zoo.artifacts.records import CardRecord, CardResults
 from learngene_zoo.bench.demo import spread_evenly
@@ -66,7 +66,7 @@ SEEN, TASKS = "cifar100,food101,dtd", "flowers102,pets,cars"
 # from none to all.
 SETTINGS = {"lsamd": ("top=5",)}
 RECIPE = Recipe(weight_decay=0.05, clip=1.0, augment="light")
-WHERE = (
+UNRECORDED = (
     "device",
     "precision",
     "workers",
@@ -76,56 +76,56 @@ WHERE = (
     "plan",
     "yes",
     "publish",
-)  # change no number
+)  # options that change no number
 
 
 @dataclass(frozen=True)
 class Job:
-    """What is asked for, by the names of the options."""
+    """A job with its options."""
 
-    asked: argparse.Namespace
+    args: argparse.Namespace
     source: str
     run: Run
 
     @cached_property
     def spec(self) -> Spec:
         """The shape of the ancestry model, at the image size of the descendants."""
-        own = ancestry_spec(self.source, offline=self.run.offline)
-        return own.with_(image_size=self.asked.image_size or min(own.image_size, LARGEST))
+        spec = ancestry_spec(self.source, offline=self.run.offline)
+        return spec.with_(image_size=self.args.image_size or min(spec.image_size, LARGEST))
 
     @cached_property
     def grid(self) -> list[Cell]:
         """The trainings of the table, with the first of the learning rates."""
-        asked, method = self.asked, METHODS.load(self.asked.method)
-        pairs = [text.partition("=") for text in asked.set or SETTINGS.get(asked.method, ())]
-        extractor = method.preset(asked.preset)
+        args, method = self.args, METHODS.load(self.args.method)
+        pairs = [text.partition("=") for text in args.set or SETTINGS.get(args.method, ())]
+        extractor = method.preset(args.preset)
         settings = {
             name.replace("-", "_"): parse_setting(extractor, name, text, "--set")
             for name, _, text in pairs
         }
         arms = standard_arms(
             [method.name],
-            preset=asked.preset,
+            preset=args.preset,
             settings={method.name: settings},
             ancestries=[self.source],
-            tasks=asked.seen.split(","),
+            tasks=args.seen.split(","),
         )
         arms = [replace(arm, image_size=self.spec.image_size) for arm in arms]
-        built = sorted({member.spec.layers for member in family(arms[0], self.run.offline)})
-        found = cells(
-            asked.task.split(","),
+        depths = sorted({member.spec.layers for member in family(arms[0], self.run.offline)})
+        grid_cells = cells(
+            args.task.split(","),
             arms,
-            layers=asked.layers
-            or spread_evenly([layers for layers in built if layers <= self.spec.layers], 3),
-            epochs=[asked.epochs],
+            layers=args.layers
+            or spread_evenly([layers for layers in depths if layers <= self.spec.layers], 3),
+            epochs=[args.epochs],
             seeds=[self.run.seed],
             recipe=replace(
-                RECIPE, lr=asked.rates[0], images=asked.images, batch_size=asked.batch_size
+                RECIPE, lr=args.rates[0], images=args.images, batch_size=args.batch_size
             ),
             offline=self.run.offline,
             say=lambda text: print(text, file=sys.stderr),
         )
-        return [replace(cell, look=False) for cell in found]
+        return [replace(cell, look=False) for cell in grid_cells]
 
     @property
     def trials(self) -> list[Cell]:
@@ -140,59 +140,63 @@ class Job:
 
     @property
     def tuning(self) -> GridTuning:
-        """Every arm with each of the rates that were asked for, on every task: as many trainings as
-        were planned.
+        """The tuning: every arm with each of the rates, on every task, as many trainings as were
+        planned.
         """
-        return GridTuning(self.grid, self.asked.rates, (RECIPE.augment,), opening=None, widen=False)
+        return GridTuning(self.grid, self.args.rates, (RECIPE.augment,), opening=None, widen=False)
 
     @property
     def command(self) -> str:
-        """The call that makes it, without what changes no number."""
-        usual, words = (
-            vars(options().parse_args([])),
-            ["python benchmarks/real.py", shell_word(self.asked.ancestry)],
+        """The call that repeats the job, without options that change no number."""
+        defaults, words = (
+            vars(make_parser().parse_args([])),
+            ["python benchmarks/real.py", shell_word(self.args.ancestry)],
         )
-        for name, value in vars(self.asked).items():
-            if name not in (*WHERE, "ancestry") and value != usual[name]:
-                each = (
+        for name, value in vars(self.args).items():
+            if name not in (*UNRECORDED, "ancestry") and value != defaults[name]:
+                values = (
                     value
                     if name == "set"
                     else [",".join(map(str, value)) if isinstance(value, tuple) else value]
                 )
-                words += [f"--{name.replace('_', '-')} {shell_word(str(one))}" for one in each]
+                words += [f"--{name.replace('_', '-')} {shell_word(str(item))}" for item in values]
         return " ".join(words)
 
 
-def carry_out(job: Job, out: Path) -> Path:
-    """Extract, choose the rates, train, and write the learngene with its card: the folder. What is
-    finished is not repeated.
+def run_job(job: Job, out: Path) -> Path:
+    """Extract, choose the rates, train, and write the learngene with its card. Finished parts are
+    not repeated.
+
+    Returns the folder.
     """
     grid = job.grid
     if job.trials:
-        measure = partial(finished, out=out, run=job.run, executor=InProcess())
+        measure = partial(run_cells, out=out, run=job.run, executor=InProcess())
         grid = with_choices(grid, choose(job.tuning.space, job.tuning.cell_of, measure))
-    rows = finished(grid, out, job.run, InProcess())
+    rows = run_cells(grid, out, job.run, InProcess())
     note_grid(grid, out)
     write_report(out)
-    about = CardRecord(
-        command=job.command, paper=METHODS.load(job.asked.method).paper, worth=worth(job, rows)
+    card = CardRecord(
+        command=job.command,
+        paper=METHODS.load(job.args.method).paper,
+        worth=summarise_results(job, rows),
     )
-    made = load_learngene(grid[0].extraction.folder(out)).with_config(card=about)
-    return made.save(out / "learngene", force=True)
+    learngene = load_learngene(grid[0].extraction.folder(out)).with_config(card=card)
+    return learngene.save(out / "learngene", force=True)
 
 
-def worth(job: Job, rows: Sequence[Row]) -> CardResults:
-    """What the learngene is worth, by task and depth."""
-    asked = job.asked
+def summarise_results(job: Job, rows: Sequence[Row]) -> CardResults:
+    """Return the results of the learngene by task and depth."""
+    args = job.args
     lines = [
         summarise_gains(Member(spec=job.spec.with_(layers=layers)), {}, list(group))
         for (_, layers), group in groupby(rows, key=lambda row: (row.task, row.layers))
     ]
-    images = "all" if asked.images is None else f"at most {asked.images:,}"
-    rates = " or ".join(f"{rate:g}" for rate in asked.rates)
+    images = "all" if args.images is None else f"at most {args.images:,}"
+    rates = " or ".join(f"{rate:g}" for rate in args.rates)
     chosen = "for each arm the best on validation images" if job.trials else "tuned for no arm"
     how = (
-        f"Each model after {count_noun(asked.epochs, 'epoch')} of {images} training images at"
+        f"Each model after {count_noun(args.epochs, 'epoch')} of {images} training images at"
         f" {job.spec.image_size} pixels, one seed, learning rate {rates}, {chosen}. Shuffled: the"
         " same inherited tensors, each with its numbers in another order. Stem: nothing but patch"
         " embedding, tokens, positions and final norm inherited. Scratch: plain models of as many"
@@ -206,8 +210,8 @@ def worth(job: Job, rows: Sequence[Row]) -> CardResults:
     )
 
 
-def options() -> argparse.ArgumentParser:
-    """What can be said on the command line."""
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -267,34 +271,34 @@ def options() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Say what it takes; with --yes, do it."""
-    asked = options().parse_args(arguments)
+    """Print the plan; with --yes, run the job."""
+    args = make_parser().parse_args(arguments)
     run = Run(
-        seed=asked.seed,
-        device=asked.device,
-        workers=asked.workers,
-        offline=asked.offline,
+        seed=args.seed,
+        device=args.device,
+        workers=args.workers,
+        offline=args.offline,
         resume=True,
     )
-    usual = "bf16" if run.device_name.startswith("cuda") else "fp32"
+    default_precision = "bf16" if run.device_name.startswith("cuda") else "fp32"
     job = Job(
-        asked,
-        ANCESTRIES.get(asked.ancestry, asked.ancestry),
-        replace(run, precision=asked.precision or usual),
+        args,
+        ANCESTRIES.get(args.ancestry, args.ancestry),
+        replace(run, precision=args.precision or default_precision),
     )
     try:
-        print(real_plan.announced(job, asked.seen.split(","), asked.publish), flush=True)
-        print(real_plan.text(job, asked.seen.split(","), asked.speed), flush=True)
-        if asked.plan or not asked.yes:
+        print(real_plan.describe_contacts(job, args.seen.split(","), args.publish), flush=True)
+        print(real_plan.describe_work(job, args.seen.split(","), args.speed), flush=True)
+        if args.plan or not args.yes:
             return print("nothing is started without --yes")
-        folder = carry_out(
+        folder = run_job(
             job,
-            asked.out
+            args.out
             or Path(
-                "build", "real", f"{Path(asked.ancestry.rpartition(':')[2]).name}-{asked.method}"
+                "build", "real", f"{Path(args.ancestry.rpartition(':')[2]).name}-{args.method}"
             ),
         )
-        print(publish(folder, asked.publish).url if asked.publish else folder)
+        print(publish(folder, args.publish).url if args.publish else folder)
     except ZooError as error:
         raise SystemExit(f"error: {error}") from None
 

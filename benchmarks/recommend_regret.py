@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from itertools import product
 from statistics import fmean
 
-from inheritance_page import OURS, SCRATCH, Measured, Name
+from inheritance_page import OURS, SCRATCH, GridValues, Name
 from learngene_zoo.bench.report.text_table import TextTable
 from learngene_zoo.bench.results.averages import average
 from learngene_zoo.lifecycle.recommendation import sort_candidates
@@ -27,7 +27,7 @@ from recommend_probes import Option, Probes
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What a user asks, and what the grid knows of every arm that fits."""
+    """A request of a user, with the results of every arm that fits."""
 
     task: str
     images: int
@@ -48,20 +48,20 @@ class Request:
 
     @property
     def answers(self) -> list[Option]:
-        """Everything that a learngene builds within the limit."""
+        """The options of learngenes within the limit."""
         return [option for option in self.levels if option[0] not in SCRATCH]
 
-    def best(self, seeds: Collection[int], among: Collection[Option] | None = None) -> Option:
-        """The option with the highest mean over some seeds."""
+    def find_best(self, seeds: Collection[int], among: Collection[Option] | None = None) -> Option:
+        """Return the option with the highest mean over some seeds."""
         return max(
             among or self.levels,
             key=lambda option: fmean(self.levels[option][seed] for seed in seeds),
         )
 
-    def regret(self, named: Sequence[Option], seed: int) -> float:
-        """In points; of several options the mean."""
-        most = self.levels[self.best(self.seeds)][seed]
-        return most - fmean(self.levels[option][seed] for option in named)
+    def compute_regret(self, options: Sequence[Option], seed: int) -> float:
+        """Return the regret in points; the mean of several options."""
+        best_level = self.levels[self.find_best(self.seeds)][seed]
+        return best_level - fmean(self.levels[option][seed] for option in options)
 
 
 Policy = Callable[
@@ -69,29 +69,32 @@ Policy = Callable[
 ]  # a request and a seed; several options: one of them at random
 
 
-def requests(found: Measured) -> list[Request]:
-    """Every task, number of images and limit of the grid."""
-    tasks = dict.fromkeys(task for values in found.values.values() for task, _, _ in values)
+def list_requests(values: GridValues) -> list[Request]:
+    """Return the requests for every task, number of images and limit of the grid."""
+    tasks = dict.fromkeys(task for by_unit in values.values.values() for task, _, _ in by_unit)
     return [
-        made
-        for place, task in product(found.places, tasks)
-        if (made := _request(found, task, *place))
+        request
+        for condition, task in product(values.conditions, tasks)
+        if (request := _make_request(values, task, *condition))
     ]
 
 
-def _request(found: Measured, task: str, images: int, limit: Name) -> Request | None:
-    own = {}
-    for (arm, (budget, size)), rows in found.rows.items():
+def _make_request(values: GridValues, task: str, images: int, limit: Name) -> Request | None:
+    """Return a request; None if no learngene has an option that fits."""
+    rows_of_option = {}
+    for (arm, (budget, size)), rows in values.rows.items():
         of_task = [row for row in rows if row.task == task]
-        if of_task and budget == images and arm in (*found.methods, *SCRATCH):
-            own[arm, size] = of_task
-    allowed = max((rows[0].params for (_, size), rows in own.items() if size == limit), default=0)
-    fitting = {option: rows for option, rows in own.items() if rows[0].params <= allowed}
+        if of_task and budget == images and arm in (*values.methods, *SCRATCH):
+            rows_of_option[arm, size] = of_task
+    allowed = max(
+        (rows[0].params for (_, size), rows in rows_of_option.items() if size == limit), default=0
+    )
+    fitting = {option: rows for option, rows in rows_of_option.items() if rows[0].params <= allowed}
     seeds = {row.seed for rows in fitting.values() for row in rows}
-    whole = {
+    complete = {
         option: rows for option, rows in fitting.items() if {row.seed for row in rows} == seeds
     }
-    if not any(arm not in SCRATCH for arm, _ in whole):
+    if not any(arm not in SCRATCH for arm, _ in complete):
         return None
     return Request(
         task=task,
@@ -99,115 +102,126 @@ def _request(found: Measured, task: str, images: int, limit: Name) -> Request | 
         limit=limit,
         levels={
             option: {row.seed: 100 * (row.value or 0.0) for row in rows}
-            for option, rows in whole.items()
+            for option, rows in complete.items()
         },
-        params={option: rows[0].params for option, rows in whole.items()},
-        stored={option: rows[0].stored_params for option, rows in whole.items()},
+        params={option: rows[0].params for option, rows in complete.items()},
+        stored={option: rows[0].stored_params for option, rows in complete.items()},
     )
 
 
-def recommended(probes: Probes, among: Collection[str] = (), *, cheapest: bool = False) -> Policy:
-    """What `recommend` ranks first of the learngenes `among` (none: all), or the cheapest that it
-    does not tell from the first.
+def make_recommend_policy(
+    probes: Probes, among: Collection[str] = (), *, cheapest: bool = False
+) -> Policy:
+    """Return the policy of the option that `recommend` ranks first.
+
+    Args:
+        probes: by task, images and seed.
+        among: the learngenes to choose from; all if empty.
+        cheapest: whether the cheapest option is chosen that is tied with the first.
     """
 
-    def policy(asked: Request, seed: int) -> list[Option]:
-        offered = [
-            one
-            for one in probes.get((asked.task, asked.images, seed), ())
-            if one.option in asked.levels and (not among or one.option[0] in among)
+    def choose(request: Request, seed: int) -> list[Option]:
+        probes_of_request = [
+            probe
+            for probe in probes.get((request.task, request.images, seed), ())
+            if probe.option in request.levels and (not among or probe.option[0] in among)
         ]
-        if not offered:
+        if not probes_of_request:
             return []
         ranked = sort_candidates(
-            (str(place), one.member, one.right_N) for place, one in enumerate(offered)
+            (str(index), probe.member, probe.right_N)
+            for index, probe in enumerate(probes_of_request)
         )
-        tied = [one for one in ranked if one.is_tied]
-        chosen = min(tied, key=lambda one: one.member.cost()) if cheapest else ranked[0]
-        return [offered[int(chosen.learngene)].option]
+        tied = [probe for probe in ranked if probe.is_tied]
+        chosen = min(tied, key=lambda probe: probe.member.cost()) if cheapest else ranked[0]
+        return [probes_of_request[int(chosen.learngene)].option]
 
-    return policy
-
-
-def largest(sizes: Mapping[Option, int], among: Sequence[Option]) -> list[Option]:
-    """All of the largest ones."""
-    return [option for option in among if sizes[option] == max(sizes[one] for one in among)]
+    return choose
 
 
-def always_ours(asked: Request, seed: int) -> list[Option]:
-    """Its largest model that fits."""
-    own = [option for option in asked.answers if option[0] == OURS]
-    return largest(asked.params, own)
+def list_largest(sizes: Mapping[Option, int], among: Sequence[Option]) -> list[Option]:
+    """Return the options of the largest size."""
+    return [option for option in among if sizes[option] == max(sizes[option] for option in among)]
 
 
-def largest_learngene(asked: Request, seed: int) -> list[Option]:
-    """The largest model that fits of the learngene that stores most; of several such learngenes,
-    one at random.
+def choose_ours(request: Request, seed: int) -> list[Option]:
+    """Return the largest model of our method that fits."""
+    our_options = [option for option in request.answers if option[0] == OURS]
+    return list_largest(request.params, our_options)
+
+
+def choose_largest_learngene(request: Request, seed: int) -> list[Option]:
+    """Return the largest model that fits of the learngene that stores most; all of several such."""
+    return list_largest(request.params, list_largest(request.stored, request.answers))
+
+
+def make_elsewhere_policy(all_requests: Sequence[Request]) -> Policy:
+    """Return the policy of the option that is the best on average over the other tasks.
+
+    The other tasks have as many images and the same limit. This is the option that measured cards
+    would name.
     """
-    return largest(asked.params, largest(asked.stored, asked.answers))
 
-
-def best_elsewhere(every: Sequence[Request]) -> Policy:
-    """The best on average over the other tasks, with as many images and the same limit: what
-    measured cards would name.
-    """
-
-    def policy(asked: Request, seed: int) -> list[Option]:
-        others = [
-            one
-            for one in every
-            if (one.images, one.limit) == (asked.images, asked.limit) and one.task != asked.task
+    def choose(request: Request, seed: int) -> list[Option]:
+        other_requests = [
+            other
+            for other in all_requests
+            if (other.images, other.limit) == (request.images, request.limit)
+            and other.task != request.task
         ]
-        known = [
+        common = [
             option
-            for option in asked.answers
-            if others and all(option in one.levels for one in others)
+            for option in request.answers
+            if other_requests and all(option in other.levels for other in other_requests)
         ]
         means = {
-            option: fmean(fmean(one.levels[option].values()) for one in others) for option in known
+            option: fmean(fmean(other.levels[option].values()) for other in other_requests)
+            for option in common
         }
-        return [max(known, key=lambda option: means[option])] if known else []
+        return [max(common, key=lambda option: means[option])] if common else []
 
-    return policy
-
-
-def best_of_other_seeds(asked: Request, seed: int) -> list[Option]:
-    """What the grid itself would name for this very request, from the other seeds."""
-    others = [one for one in asked.seeds if one != seed]
-    return [asked.best(others)] if others else []
+    return choose
 
 
-def policies(
-    every: Sequence[Request], probes: Probes, on_shelf: Collection[str]
+def choose_best_of_other_seeds(request: Request, seed: int) -> list[Option]:
+    """Return the best option of the same request by the other seeds."""
+    other_seeds = [other for other in request.seeds if other != seed]
+    return [request.find_best(other_seeds)] if other_seeds else []
+
+
+def make_policies(
+    all_requests: Sequence[Request], probes: Probes, on_shelf: Collection[str]
 ) -> dict[str, Policy]:
-    """What is compared, by name."""
+    """Return the compared policies by name."""
     return {
-        "recommend, every learngene of the grid": recommended(probes),
-        "recommend, those on the shelf": recommended(probes, on_shelf),
-        "the smallest that it does not tell from its first": recommended(probes, cheapest=True),
-        f"always {OURS}": always_ours,
-        "always the largest learngene": largest_learngene,
-        "the best on the other tasks": best_elsewhere(every),
-        "at random": lambda asked, seed: asked.answers,
-        "the best of the other seeds": best_of_other_seeds,
+        "recommend, every learngene of the grid": make_recommend_policy(probes),
+        "recommend, those on the shelf": make_recommend_policy(probes, on_shelf),
+        "the smallest that it does not tell from its first": make_recommend_policy(
+            probes, cheapest=True
+        ),
+        f"always {OURS}": choose_ours,
+        "always the largest learngene": choose_largest_learngene,
+        "the best on the other tasks": make_elsewhere_policy(all_requests),
+        "at random": lambda request, seed: request.answers,
+        "the best of the other seeds": choose_best_of_other_seeds,
     }
 
 
-def regret_table(
-    found: Measured,
+def make_regret_table(
+    values: GridValues,
     probes: Probes,
     on_shelf: Collection[str],
     real: Collection[str],
     left_out: Collection[str],
 ) -> TextTable:
-    """A line for each policy: its mean regret with the interval over tasks and seeds, its worst,
-    and how often it names the best.
+    """Return a table with a row for each policy: its mean regret with the interval over tasks and
+    seeds, its worst, and how often it names the best.
     """
-    every = requests(found)
-    budgets = sorted({asked.images for asked in every})
+    all_requests = list_requests(values)
+    budgets = sorted({request.images for request in all_requests})
     rows = [
-        (name, *_cells(policy, every, budgets, [real, left_out]))
-        for name, policy in policies(every, probes, on_shelf).items()
+        (name, *_format_cells(policy, all_requests, budgets, [real, left_out]))
+        for name, policy in make_policies(all_requests, probes, on_shelf).items()
     ]
     columns = (
         "",
@@ -218,45 +232,51 @@ def regret_table(
         "worst",
         "best named",
     )
-    return TextTable(f"Regret in {len(every)} requests, points", columns, tuple(rows))
+    return TextTable(f"Regret in {len(all_requests)} requests, points", columns, tuple(rows))
 
 
-def _cells(
+def _format_cells(
     policy: Policy,
-    every: Sequence[Request],
+    all_requests: Sequence[Request],
     budgets: Sequence[int],
     groups: Sequence[Collection[str]],
 ) -> Iterator[str]:
-    answered = [
-        (asked, seed, named)
-        for asked in every
-        for seed in asked.seeds
-        if (named := policy(asked, seed))
+    """Yield the cells of a policy's row."""
+    answers = [
+        (request, seed, options)
+        for request in all_requests
+        for seed in request.seeds
+        if (options := policy(request, seed))
     ]
-    regrets = [(asked, seed, asked.regret(named, seed)) for asked, seed, named in answered]
+    regrets = [
+        (request, seed, request.compute_regret(options, seed)) for request, seed, options in answers
+    ]
     units: dict[tuple[str, int], list[float]] = {}
-    for asked, seed, value in regrets:
-        units.setdefault((asked.task, seed), []).append(value)
-    whole = average({unit: fmean(values) for unit, values in units.items()})
-    if whole is None:
+    for request, seed, value in regrets:
+        units.setdefault((request.task, seed), []).append(value)
+    mean = average({unit: fmean(values) for unit, values in units.items()})
+    if mean is None:
         yield from [""] * (len(budgets) + len(groups) + 3)
         return
-    ends = (
-        "" if whole.low is None or whole.high is None else f" [{whole.low:.1f}, {whole.high:.1f}]"
-    )
-    yield f"{whole.value:.1f}{ends}"
+    ends = "" if mean.low is None or mean.high is None else f" [{mean.low:.1f}, {mean.high:.1f}]"
+    yield f"{mean.value:.1f}{ends}"
     for images in budgets:
-        yield _mean([value for asked, _, value in regrets if asked.images == images])
+        yield _format_mean([value for request, _, value in regrets if request.images == images])
     for tasks in groups:
-        yield _mean([value for asked, _, value in regrets if asked.task in tasks])
-    of = {
-        str(asked): [value for one, _, value in regrets if one is asked] for asked, _, _ in regrets
+        yield _format_mean([value for request, _, value in regrets if request.task in tasks])
+    regrets_of_request = {
+        str(request): [value for other, _, value in regrets if other is request]
+        for request, _, _ in regrets
     }
-    worst = max(of, key=lambda name: fmean(of[name]))
-    yield f"{fmean(of[worst]):.1f} ({worst})"
-    shares = [named.count(asked.best(asked.seeds)) / len(named) for asked, _, named in answered]
+    worst = max(regrets_of_request, key=lambda name: fmean(regrets_of_request[name]))
+    yield f"{fmean(regrets_of_request[worst]):.1f} ({worst})"
+    shares = [
+        options.count(request.find_best(request.seeds)) / len(options)
+        for request, _, options in answers
+    ]
     yield f"{100 * fmean(shares):.0f} %"
 
 
-def _mean(values: Sequence[float]) -> str:
+def _format_mean(values: Sequence[float]) -> str:
+    """Return the mean, empty without values."""
     return f"{fmean(values):.1f}" if values else ""

@@ -48,7 +48,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--ancestry", help="the folder of DINOv2-S")
-    given = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
     run = Run(threads=1, device=machine.DEVICE)
     models = {
@@ -57,13 +57,13 @@ def main() -> None:
             "digits",
         )
     }
-    if given.ancestry:
-        learngene = lifecycle.extract("first_k", ancestries=given.ancestry, image_size=112, run=run)
+    if args.ancestry:
+        learngene = lifecycle.extract("first_k", ancestries=args.ancestry, image_size=112, run=run)
         models["DINOv2-S"] = (
             lifecycle.expand(learngene, layers=6, task="stamps", run=run),
             "stamps",
         )
-    rows = [measure(name, model, task, run) for name, (model, task) in models.items()]
+    rows = [measure_model(name, model, task, run) for name, (model, task) in models.items()]
     write_json(machine.RESULTS / "ridge_head.json", {"machine": machine.machine(), "rows": rows})
     lines = [
         "| model | task, images | ridge head | of it the regression | memory | one epoch |",
@@ -79,7 +79,7 @@ def main() -> None:
     print("\n".join(lines))
 
 
-def measure(name: str, model: Descendant, task_name: str, run: Run) -> dict[str, Any]:
+def measure_model(name: str, model: Descendant, task_name: str, run: Run) -> dict[str, Any]:
     """Return the seconds of the head, of its regression and of an epoch, and the memory of the
     regression in megabytes.
     """
@@ -102,9 +102,9 @@ def measure(name: str, model: Descendant, task_name: str, run: Run) -> dict[str,
             ("regression", lambda: fit_ridge(features, task.classes, copies=2)),
             ("epoch", lambda: fit(start, task, recipe, run, judge=False)),
         ):
-            began = time.perf_counter()
+            start_time = time.perf_counter()
             call()
-            seconds[part].append(time.perf_counter() - began)
+            seconds[part].append(time.perf_counter() - start_time)
     tracemalloc.start()
     fit_ridge(features, task.classes, copies=2)
     _, peak = tracemalloc.get_traced_memory()

@@ -25,13 +25,15 @@ def append_row(path: Path, row: dict[str, Any]) -> None:
 
 
 def find_missing(path: Path, cells: Iterable[Any], words: Sequence[str]) -> list[Any]:
-    """Return the cells without a row whose names contain all of some words, in their order.
+    """Return the cells without a row whose names contain all `words`, in their order.
 
     A cell is a named tuple whose fields are those of its row, with a property `name`.
     """
-    wanted = [cell for cell in cells if all(word in cell.name for word in words)]
-    done = {tuple(row[name] for name in wanted[0]._fields) for row in read_rows(path) if wanted}
-    return [cell for cell in wanted if tuple(cell) not in done]
+    selected = [cell for cell in cells if all(word in cell.name for word in words)]
+    measured = {
+        tuple(row[name] for name in selected[0]._fields) for row in read_rows(path) if selected
+    }
+    return [cell for cell in selected if tuple(cell) not in measured]
 
 
 def measure_cells(
@@ -41,7 +43,7 @@ def measure_cells(
     workers: int,
     source: str | None,
 ) -> None:
-    """Append the row of every cell, `measure(cell, source)`, as soon as a process has it."""
+    """Append the row of every cell, `measure(cell, source)`, when a process has computed it."""
     with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
         waiting = [pool.submit(measure, cell, source) for cell in cells]
         for number, finished in enumerate(as_completed(waiting), start=1):

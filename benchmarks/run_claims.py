@@ -11,7 +11,7 @@ Command: more than a day on two cores, resumable; works in build/claims, where c
     python benchmarks/run_claims.py NAME ...       some of them, in this order
     python benchmarks/run_claims.py --workers 8    this many cells at once, each with one thread
                                                    (default: 2)
-    python benchmarks/run_claims.py --judge        judge every kept claim again, without
+    python benchmarks/run_claims.py --judge        judge every committed claim again, without
                                                    training
     python benchmarks/run_claims.py --table        only the tables, from the verdicts that are there
 
@@ -74,7 +74,7 @@ BUILD, KEPT = ROOT / "build" / "claims", ROOT / "benchmarks" / "results" / "clai
 
 
 def main() -> None:
-    """Decide the named claims, or all, then write the table."""
+    """Decide the named claims, or all, and write the tables."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -84,24 +84,24 @@ def main() -> None:
     parser.add_argument(
         "--judge", action="store_true", help="train nothing, judge what is kept, write the table"
     )
-    given = parser.parse_args()
-    if given.judge:
-        judge_again(KEPT)
-    for name in [] if given.table or given.judge else given.names or list_claims():
-        decide(name, given.workers)
-    verdicts = kept_verdicts(KEPT)
-    save(picture(verdicts), DOCS / "images" / "claims.png")
-    replace_between(DOCS / "claims.md", "claims", markdown(verdicts))
+    args = parser.parse_args()
+    if args.judge:
+        rejudge_claims(KEPT)
+    for name in [] if args.table or args.judge else args.names or list_claims():
+        decide_claim(name, args.workers)
+    verdicts = read_verdicts(KEPT)
+    save(draw_verdicts(verdicts), DOCS / "images" / "claims.png")
+    replace_between(DOCS / "claims.md", "claims", make_verdict_table(verdicts))
     decided = {claim.name for claim, _ in verdicts if claim.protocol == PROTOCOL}
     replace_between(
         DOCS / "claims.md",
         "filed",
-        filed(load_claim(name) for name in list_claims() if name not in decided),
+        make_filed_table(load_claim(name) for name in list_claims() if name not in decided),
     )
 
 
-def decide(name: str, workers: int) -> None:
-    """Run one claim, print its verdict, and keep it."""
+def decide_claim(name: str, workers: int) -> None:
+    """Run one claim, print its verdict and write it."""
     claim = load_claim(name)
     verdict = run_claim(
         claim, BUILD, Run(threads=1), Workers(workers), lambda text: print(text, file=sys.stderr)
@@ -110,18 +110,19 @@ def decide(name: str, workers: int) -> None:
     KEPT.mkdir(parents=True, exist_ok=True)
     for path in (verdict_path(claim, BUILD), *(BUILD / LEARNGENES).glob(f"*/{CONFIG}")):
         if path.is_file():
-            kept = KEPT / path.relative_to(BUILD)
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, kept)
+            target = KEPT / path.relative_to(BUILD)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, target)
     keep_rows(BUILD / RESULTS, KEPT / RESULTS)
 
 
-def judge_again(folder: Path) -> None:
-    """The kept claims under today's statistics. A verdict whose learngenes are not kept stays as it
-    was, in today's words.
+def rejudge_claims(folder: Path) -> None:
+    """Judge the committed claims with the current statistics.
+
+    A verdict whose learngenes are not committed is written again with the current texts.
     """
     rows = read_rows(folder / RESULTS)
-    for claim, before in kept_verdicts(folder):
+    for claim, before in read_verdicts(folder):
         try:
             verdict = judge(claim, rows, config_of(folder))
         except ZooError as error:
@@ -133,8 +134,8 @@ def judge_again(folder: Path) -> None:
         write_verdict(claim, verdict, folder / f"{claim.name}.json")
 
 
-def kept_verdicts(folder: Path) -> list[tuple[Claim, Verdict]]:
-    """Every verdict of the standard budget in a folder, by name."""
+def read_verdicts(folder: Path) -> list[tuple[Claim, Verdict]]:
+    """Return the verdicts of the standard budget in a folder, by name."""
     return [
         read_verdict(path)
         for path in sorted(folder.glob("*.json"))
@@ -142,8 +143,8 @@ def kept_verdicts(folder: Path) -> list[tuple[Claim, Verdict]]:
     ]
 
 
-def markdown(verdicts: Iterable[tuple[Claim, Verdict]]) -> str:
-    """One line per deciding finding of every claim."""
+def make_verdict_table(verdicts: Iterable[tuple[Claim, Verdict]]) -> str:
+    """Return a table with a row for each deciding finding of every claim."""
     lines = [
         (
             "| claim | protocol | the paper says | compared | points | 95 % interval | detectable |"
@@ -152,14 +153,16 @@ def markdown(verdicts: Iterable[tuple[Claim, Verdict]]) -> str:
         "|---|---:|---|---|---:|---|---:|---|---|",
     ]
     for claim, verdict in verdicts:
-        decide: list[Finding | None] = [found for found in verdict.findings if found.outcome]
-        for found in decide or [None]:
+        findings: list[Finding | None] = [
+            finding for finding in verdict.findings if finding.outcome
+        ]
+        for finding in findings or [None]:
             exact = claim.compare.kind == "exact"
             cells = [
                 f"`{claim.name}`",
                 "" if exact else str(claim.protocol),
                 f"{claim.says} ({claim.where})",
-                *_cells(found, claim),
+                *_format_finding(finding, claim),
                 claim.expected,
             ]
             lines.append(f"| {' | '.join([*cells, f'**{verdict.verdict}**'])} |")
@@ -167,19 +170,20 @@ def markdown(verdicts: Iterable[tuple[Claim, Verdict]]) -> str:
 
 
 @style()
-def picture(verdicts: Iterable[tuple[Claim, Verdict]]) -> Any:
-    """Every deciding finding in points with its interval, by verdict; those of an earlier protocol
-    are hollow.
+def draw_verdicts(verdicts: Iterable[tuple[Claim, Verdict]]) -> Any:
+    """Draw the deciding findings in points with their intervals, by verdict.
+
+    Those of an earlier protocol are hollow.
     """
-    found = [
+    findings = [
         (claim, verdict.verdict, finding)
         for claim, verdict in verdicts
         for finding in verdict.findings
         if finding.outcome and claim.compare.kind != "exact"
     ]
-    found.reverse()  # the first one at the top
-    made, (panel,) = subplots(1, 1, (9.4, 0.5 + 0.2 * len(found)))
-    for height, (claim, word, finding) in enumerate(found):
+    findings.reverse()  # the first one at the top
+    figure, (panel,) = subplots(1, 1, (9.4, 0.5 + 0.2 * len(findings)))
+    for height, (claim, word, finding) in enumerate(findings):
         fill = COLOUR_OF[word] if claim.protocol == PROTOCOL else PAPER
         if finding.low is not None and finding.high is not None:
             panel.plot(
@@ -196,20 +200,19 @@ def picture(verdicts: Iterable[tuple[Claim, Verdict]]) -> Any:
         )
     panel.axvline(0, color=INK, linewidth=0.8)
     panel.set_yticks(
-        range(len(found)),
-        [f"{claim.name}: {shorten_label(finding.what, 60)}" for claim, _, finding in found],
+        range(len(findings)),
+        [f"{claim.name}: {shorten_label(finding.what, 60)}" for claim, _, finding in findings],
     )
     panel.tick_params(axis="y", labelsize=7.5, length=0)
-    panel.set_ylim(-0.7, len(found) - 0.3)
+    panel.set_ylim(-0.7, len(findings) - 0.3)
     panel.set_xlabel("points, with 95 % intervals; hollow: under protocol 1")
-    legend(made, [panel], len(COLOUR_OF))
-    return settle(made)
+    legend(figure, [panel], len(COLOUR_OF))
+    return settle(figure)
 
 
-def filed(claims: Iterable[Claim]) -> str:
-    """One line per claim that is not exact.
-
-    What is compared on what, and which effect it can see.
+def make_filed_table(claims: Iterable[Claim]) -> str:
+    """Return a table with a row for each claim that is not exact: the comparison, and the effect
+    that it can detect.
     """
     lines = [
         "| claim | where | compared | tasks × seeds | over | sees | matters from | predicted |",
@@ -217,9 +220,9 @@ def filed(claims: Iterable[Claim]) -> str:
     ]
     for claim in claims:
         if claim.power is not None:
-            first, *others = claim.compare.arms
+            first, *other_arms = claim.compare.arms
             against = (
-                f" over {' and '.join(others)}"
+                f" over {' and '.join(other_arms)}"
                 if claim.compare.kind in ("over", "ordering")
                 else f" ({claim.compare.kind})"
             )
@@ -233,13 +236,14 @@ def filed(claims: Iterable[Claim]) -> str:
     return "\n".join(lines)
 
 
-def _cells(found: Finding | None, claim: Claim) -> list[str]:
-    if found is None:
+def _format_finding(finding: Finding | None, claim: Claim) -> list[str]:
+    """Return the cells of a finding; empty ones without a finding."""
+    if finding is None:
         return ["", "", "", ""]
     if claim.compare.kind == "exact":
-        return [found.what, sum_text(found), "exact", ""]
-    detectable = "" if found.detectable is None else f"{found.detectable:.1f}"
-    return [found.what, f"{found.value:+.1f}", interval_text(found), detectable]
+        return [finding.what, sum_text(finding), "exact", ""]
+    detectable = "" if finding.detectable is None else f"{finding.detectable:.1f}"
+    return [finding.what, f"{finding.value:+.1f}", interval_text(finding), detectable]
 
 
 if __name__ == "__main__":

@@ -107,13 +107,13 @@ class Cell:
 
     @property
     def arm(self) -> str:
-        """The words of its ranking in the table."""
+        """The name of its ranking in the table."""
         return self.ranking if self.compensated or self.ranking == "full" else f"{self.ranking} cut"
 
 
 @dataclass(frozen=True)
 class Study:
-    """What is measured, and where."""
+    """The measured models, tasks and settings."""
 
     models: Mapping[str, tuple[str, str]]
     tasks: Mapping[str, str]
@@ -162,23 +162,23 @@ def main() -> None:
     )
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--table", action="store_true", help="only write the page")
-    given = parser.parse_args()
-    if not given.table:
-        rankings = ("elastic", "pruning", *(("scores",) if given.scores else ()))
+    args = parser.parse_args()
+    if not args.table:
+        rankings = ("elastic", "pruning", *(("scores",) if args.scores else ()))
         study = Study(
-            models=_choose_models(given.model),
-            tasks=dict(_split(pair) for pair in given.task) or TASKS,
+            models=_choose_models(args.model),
+            tasks=dict(_split(pair) for pair in args.task) or TASKS,
             rankings=rankings,
-            with_cut=given.cut,
-            scores=given.scores,
-            calibration=given.calibration,
-            image_size=given.image_size,
-            images=given.images,
-            test_images=given.test_images,
-            settings={name: json.loads(value) for name, value in map(_split, given.set)},
-            run=Run(device=given.device, progress=True),
+            with_cut=args.cut,
+            scores=args.scores,
+            calibration=args.calibration,
+            image_size=args.image_size,
+            images=args.images,
+            test_images=args.test_images,
+            settings={name: json.loads(value) for name, value in map(_split, args.set)},
+            run=Run(device=args.device, progress=True),
         )
-        measure(study)
+        measure_study(study)
     for name, table in make_tables(read_rows(ROWS)).items():
         replace_between(DOCS / "board.md", name, table)
         print(f"{table}\n")
@@ -199,26 +199,27 @@ def _choose_models(names: Sequence[str]) -> dict[str, tuple[str, str]]:
 
 
 def _split(pair: str) -> tuple[str, str]:
+    """Return the name and the value of a pair NAME=VALUE."""
     name, _, value = pair.partition("=")
     return name, value
 
 
-def measure(study: Study) -> None:
-    """Measure the cells that have no row yet, and keep each row as soon as it is there."""
-    done = {tuple(row[name] for name in _KEY) for row in read_rows(study.rows)}
-    built: tuple[Any, Descendant] | None = None
+def measure_study(study: Study) -> None:
+    """Measure the cells that have no row yet, and append each row when it is there."""
+    measured = {tuple(row[name] for name in _KEY) for row in read_rows(study.rows)}
+    current: tuple[Any, Descendant] | None = None
     for cell in study.list_cells():
-        if tuple(asdict(cell)[name] for name in _KEY) in done:
+        if tuple(asdict(cell)[name] for name in _KEY) in measured:
             continue
         start = time.monotonic()
         identity = replace(cell, task="")
         try:
-            if built is None or built[0] != identity:
-                built = identity, build_model(study, cell)
-            found = probe_model(study, built[1], cell.task)
+            if current is None or current[0] != identity:
+                current = identity, build_model(study, cell)
+            result = probe_model(study, current[1], cell.task)
         except ZooError as error:
-            found = {"error": str(error).replace(study.models[cell.model][0], cell.model.upper())}
-        row = {**asdict(cell), **found, "seconds": round(time.monotonic() - start, 1)}
+            result = {"error": str(error).replace(study.models[cell.model][0], cell.model.upper())}
+        row = {**asdict(cell), **result, "seconds": round(time.monotonic() - start, 1)}
         append_row(study.rows, row)
         print(f"{cell.model} {cell.arm} {cell.mlp} {cell.heads} {cell.task}", file=sys.stderr)
 
@@ -250,8 +251,8 @@ def open_learngene(study: Study, model: str, ranking: str) -> Learngene:
         return load_learngene(folder)
     source, scores = study.models[model]
     method = METHODS.load(METHOD_OF[ranking])
-    known = {setting.name for setting in settings_of(method.preset("mini"))}
-    values = {name: value for name, value in (study.settings or {}).items() if name in known}
+    names = {setting.name for setting in settings_of(method.preset("mini"))}
+    values = {name: value for name, value in (study.settings or {}).items() if name in names}
     values["store"] = False
     if ranking == "scores":
         assert study.scores is not None
@@ -306,6 +307,7 @@ def classify_equally(train: Features, queries_ND: np.ndarray, num_classes: int) 
 
 
 def _normalise(values_ND: np.ndarray) -> np.ndarray:
+    """Return the rows divided by their lengths."""
     lengths_N1 = np.linalg.norm(values_ND, axis=1, keepdims=True)
     units: np.ndarray = values_ND / np.maximum(lengths_N1, 1e-12)
     return units
@@ -314,10 +316,10 @@ def _normalise(values_ND: np.ndarray) -> np.ndarray:
 def make_tables(rows: Sequence[dict[str, Any]]) -> dict[str, str]:
     """Return the tables of the page by name: the published models, and all others."""
     published = json.loads(PUBLISHED.read_text(encoding="utf-8"))
-    others = list(dict.fromkeys(row["model"] for row in rows if row["model"] not in MODELS))
+    other_models = list(dict.fromkeys(row["model"] for row in rows if row["model"] not in MODELS))
     return {
         "snapvit-board": "\n\n".join(_make_table(name, rows, published) for name in MODELS),
-        "snapvit-other": "\n\n".join(_make_table(name, rows, published) for name in others),
+        "snapvit-other": "\n\n".join(_make_table(name, rows, published) for name in other_models),
     }
 
 
@@ -337,15 +339,20 @@ def _make_table(model: str, rows: Sequence[dict[str, Any]], published: Mapping[s
         if values:
             cells = " | ".join(f"{value:.1f}" for value in values)
             lines.append(f"| {cut} | published | {cells} |")
-        here = [row for row in rows if (row["mlp"], row["heads"]) == (mlp, heads)]
-        for arm in dict.fromkeys(_name_arm(row) for row in here):
-            found = {row["task"]: row["value"] for row in here if _name_arm(row) == arm}
-            cells = " | ".join(f"{found[t]:.1f}" if t in found else "" for t in columns)
+        rows_of_cut = [row for row in rows if (row["mlp"], row["heads"]) == (mlp, heads)]
+        for arm in dict.fromkeys(_name_arm(row) for row in rows_of_cut):
+            accuracy_of_task = {
+                row["task"]: row["value"] for row in rows_of_cut if _name_arm(row) == arm
+            }
+            cells = " | ".join(
+                f"{accuracy_of_task[t]:.1f}" if t in accuracy_of_task else "" for t in columns
+            )
             lines.append(f"| {cut} | {arm} | {cells} |")
     return "\n".join(lines)
 
 
 def _name_arm(row: Mapping[str, Any]) -> str:
+    """Return the name of a row's arm."""
     return Cell(**{name: row[name] for name in _KEY}).arm
 
 

@@ -1,8 +1,8 @@
 """Measure the speed of parts of the package, most of them against the plain way to do the same.
 
     python benchmarks/speed.py CASE                 print the measurements and keep them
-    python benchmarks/speed.py CASE CASE ...        several, each in a process of its own
-    python benchmarks/speed.py CASE --help          what a case measures, and its options
+    python benchmarks/speed.py CASE CASE ...        several, each in a separate process
+    python benchmarks/speed.py CASE --help          the measurements and options of a case
 
 The results, with the machine that they come from, are in benchmarks/results/CASE.json. The exit
 code is 1 if a limit is exceeded. A case is a module of benchmarks/timings with a `CASE`.
@@ -74,18 +74,18 @@ def run_case(name: str, arguments: Sequence[str]) -> None:
     case.add_options(parser)
     if case.measure_part:
         parser.add_argument("--part", nargs="+", help=argparse.SUPPRESS)
-    given = parser.parse_args(arguments)
-    if case.measure_part and given.part:
-        print(json.dumps(case.measure_part(given)))
+    args = parser.parse_args(arguments)
+    if case.measure_part and args.part:
+        print(json.dumps(case.measure_part(args)))
         return
     rows = []
-    for row, text in case.measure(given):
+    for row, text in case.measure(args):
         print(text, flush=True)
         rows.append(row)
-    numbers = case.summarise(rows, given)
-    print(write(f"{name}{case.name_suffix(given)}", numbers))
+    numbers = case.summarise(rows, args)
+    print(write(f"{name}{case.name_suffix(args)}", numbers))
     case.write_page(numbers)
-    if problem := case.find_problem(numbers, given):
+    if problem := case.find_problem(numbers, args):
         sys.exit(problem)
 
 

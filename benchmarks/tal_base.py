@@ -39,12 +39,12 @@ from learngene_zoo.settings import with_settings
 from learngene_zoo.storage import CONFIG
 from learngene_zoo.text import human_count, human_seconds
 from pages import ROOT
-from real_plan import entry_of, measured_speed
+from real_plan import find_entry, measure_speed
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What is trained, and what is predicted."""
+    """The training and the predicted models."""
 
     ancestry: str = "timm:vit_base_patch16_224.orig_in21k_ft_in1k"
     task: str = "imagenet-1k"  # of stage 1, which is all there is: the accuracies are ImageNet's
@@ -76,24 +76,24 @@ SMOKE = Plan(
 )
 
 
-def told(plan: Plan, speed: float | None, run: Run) -> Iterator[str]:
-    """What the extraction takes, and the models that are predicted."""
+def describe_plan(plan: Plan, speed: float | None, run: Run) -> Iterator[str]:
+    """Yield the cost of the extraction, and the sizes of the predicted models."""
     spec = ancestry_spec(plan.ancestry, offline=run.offline)
     extraction = Extraction(arm=plan.arm, seed=run.seed)
     images = estimate_work(extraction, run.offline) / spec.layers
-    speed = speed or measured_speed(spec, 64, run)
+    speed = speed or measure_speed(spec, 64, run)
     yield (
         f"meta-training: the work of {human_count(round(images))} training images of"
         f" {plan.ancestry}"
     )
     yield f"{human_seconds(images / speed)} at {speed:.3g} of them per second"
     for layers in plan.depths:
-        counted = cost(spec.with_(layers=layers, classes=entry_of(plan.task).classes))
+        counted = cost(spec.with_(layers=layers, classes=find_entry(plan.task).classes))
         yield f"{layers} layers of width {spec.width}: {human_count(counted.params)} parameters"
 
 
-def carry_out(plan: Plan, run: Run) -> Path:
-    """Extract, unless that is finished, predict, evaluate, and write the table: its place."""
+def run_plan(plan: Plan, run: Run) -> Path:
+    """Extract unless that is finished, predict, evaluate, and write the table. Returns its path."""
     gene = plan.build / "learngene"
     if not (gene / CONFIG).is_file():
         extractor = with_settings(METHODS.load("tal").preset(plan.preset), plan.arm.settings)
@@ -103,27 +103,29 @@ def carry_out(plan: Plan, run: Run) -> Path:
     lines = ["| layers | parameters | untrained | shuffled |", "|---:|---:|---:|---:|"]
     for layers in plan.depths:
         predicted, shuffled = (
-            accuracy(plan, layers, control, run) for control in (None, "shuffled")
+            measure_accuracy(plan, layers, control, run) for control in (None, "shuffled")
         )
         lines.append(
             f"| {layers} | {human_count(predicted[1])} | {predicted[0]:.2f} | {shuffled[0]:.2f} |"
         )
-    place = plan.build / "table.md"
-    place.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return place
+    path = plan.build / "table.md"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
 
 
-def accuracy(plan: Plan, layers: int, control: Control | None, run: Run) -> tuple[float, int]:
-    """The test accuracy of an untrained model in per cent, and its parameters."""
+def measure_accuracy(
+    plan: Plan, layers: int, control: Control | None, run: Run
+) -> tuple[float, int]:
+    """Return the test accuracy of an untrained model in per cent, and its parameters."""
     model = lifecycle.expand(
         plan.build / "learngene", layers=layers, task=plan.task, control=control, run=run
     )
-    found = lifecycle.evaluate(model, task=plan.task, run=run)
-    return 100 * found.value, cost(model.spec).params
+    evaluation = lifecycle.evaluate(model, task=plan.task, run=run)
+    return 100 * evaluation.value, cost(model.spec).params
 
 
 def main() -> None:
-    """Say what it takes; with --yes, do it."""
+    """Print the plan; with --yes, run it."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -137,22 +139,22 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--workers", type=int, default=8, help="processes that read pictures")
     parser.add_argument("--offline", action="store_true")
-    given = parser.parse_args()
+    args = parser.parse_args()
     run = Run(
         seed=0,
-        device=given.device,
-        workers=given.workers,
-        offline=given.offline,
+        device=args.device,
+        workers=args.workers,
+        offline=args.offline,
         resume=True,
         progress=True,
     )
     if run.device_name.startswith("cuda"):
         run = replace(run, precision="bf16")
-    plan = SMOKE if given.smoke else Plan()
-    print("\n".join(told(plan, given.speed, run)))
-    if not (given.yes or given.smoke):
+    plan = SMOKE if args.smoke else Plan()
+    print("\n".join(describe_plan(plan, args.speed, run)))
+    if not (args.yes or args.smoke):
         return print("nothing is started without --yes")
-    print(carry_out(plan, run).read_text(encoding="utf-8"))
+    print(run_plan(plan, run).read_text(encoding="utf-8"))
 
 
 if __name__ == "__main__":

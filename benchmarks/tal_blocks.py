@@ -45,65 +45,69 @@ SENTENCE = (
 
 
 def main() -> None:
-    """Measure, print, and write."""
+    """Measure every task, print the table and write it."""
     learngene = load_learngene(find("tal"))
     rows = [
-        line_of(learngene, task) for task in details_of(learngene.config, HypernetDetails).tasks
+        measure_task(learngene, task)
+        for task in details_of(learngene.config, HypernetDetails).tasks
     ]
     machine.write(NAME, {"width": WIDTH, "rows": rows})
-    print(markdown(read()))
+    print(make_table(read_results()))
 
 
-def read() -> dict[str, Any]:
-    """The results as they were written."""
+def read_results() -> dict[str, Any]:
+    """Return the content of the results file."""
     return machine.read(NAME)
 
 
-def line_of(learngene: Learngene, task: str) -> dict[str, Any]:
-    """What descendants of several depths know of a task, and what the later blocks of the deepest
-    have in it.
-    """
-    made = {
+def measure_task(learngene: Learngene, task: str) -> dict[str, Any]:
+    """Return the accuracies of descendants of several depths, and the share of the later blocks."""
+    descendants = {
         layers: lifecycle.expand(learngene, layers=layers, width=WIDTH, task=task, run=RUN)
         for layers in sorted(DEPTHS)
     }
-    right = {layers: correct(one, task) for layers, one in made.items()}
-    silent = {f"blocks.{block}.{writer}" for block in IDLE for writer in WRITERS}
-    whole = made[max(DEPTHS)]
-    zeroed = correct(
-        whole.with_state({n: t * 0 if n in silent else t for n, t in whole.state.items()}), task
+    right = {layers: compute_right(model, task) for layers, model in descendants.items()}
+    idle_tensors = {f"blocks.{block}.{writer}" for block in IDLE for writer in WRITERS}
+    deepest = descendants[max(DEPTHS)]
+    zeroed = compute_right(
+        deepest.with_state(
+            {n: t * 0 if n in idle_tensors else t for n, t in deepest.state.items()}
+        ),
+        task,
     )
-    share = {name: sum(own) / len(own) for name, own in {**right, "zeroed": zeroed}.items()}
-    chance, deepest = 1 / whole.spec.classes, share[max(DEPTHS)]
+    accuracies = {
+        name: sum(flags) / len(flags) for name, flags in {**right, "zeroed": zeroed}.items()
+    }
+    chance, deepest_accuracy = 1 / deepest.spec.classes, accuracies[max(DEPTHS)]
     gain = paired_gain([right[6]], [right[3]])
     return {
         "task": task,
         "chance": chance,
         **{
             f"{name} layers" if isinstance(name, int) else name: value
-            for name, value in share.items()
+            for name, value in accuracies.items()
         },
-        "share": (deepest - share["zeroed"]) / (deepest - chance),
+        "share": (deepest_accuracy - accuracies["zeroed"]) / (deepest_accuracy - chance),
         "gain": {"value": gain.value, "low": gain.low, "high": gain.high},
     }
 
 
-def correct(made: Descendant, task: str) -> list[bool]:
-    """Of every test image, whether it is answered rightly."""
-    rows_NR = judge(made.model(), open_task(task), "test", made.input_format, RUN).rows
-    return [bool(one) for one in rows_NR[:, 0] == rows_NR[:, 1]]
+def compute_right(model: Descendant, task: str) -> list[bool]:
+    """Return, for each test image, whether the model classifies it correctly."""
+    rows_NR = judge(model.model(), open_task(task), "test", model.input_format, RUN).rows
+    return [bool(flag) for flag in rows_NR[:, 0] == rows_NR[:, 1]]
 
 
-def markdown(kept: Mapping[str, Any]) -> str:
-    """A line per task, in per cent; the gain in points."""
-    shown = ["chance", *(f"{layers} layers" for layers in DEPTHS), "zeroed"]
+def make_table(results: Mapping[str, Any]) -> str:
+    """Return the table in Markdown, a task a row: accuracies in per cent, the gain in points."""
+    names = ["chance", *(f"{layers} layers" for layers in DEPTHS), "zeroed"]
     lines = [
         "| task | chance | 3 layers | 6 layers | 12 layers | without blocks 3 to 11 | their share |"
         " 6 over 3 layers |"
     ]
     lines.append(f"|---|{'---:|' * 7}")
-    for row in kept["rows"]:
-        accuracies = " | ".join(f"{100 * row[name]:.1f}" for name in shown)
+    for row in results["rows"]:
+        accuracies = " | ".join(f"{100 * row[name]:.1f}" for name in names)
         value, low, high = (100 * row["gain"][name] for name in ("value", "low", "high"))
         lines.append(
             f"| `{row['task']}` | {accuracies} | {row['share']:.2f} | {value:+.1f} [{low:+.1f},"

@@ -41,7 +41,7 @@ from lgzoo_tal.modules.hypernet import Hypernet
 from lgzoo_tal.modules.objective import MetaObjective, TaskSpec
 from machine import RESULTS
 from pages import DOCS, replace_between
-from tal_forms import ANCESTRY, RECIPE, SIZES, trained
+from tal_forms import ANCESTRY, RECIPE, SIZES, train_objective
 
 ROWS = RESULTS / "tal_centred.jsonl"
 RATES = (3e-4, 1e-3)
@@ -57,37 +57,39 @@ CHANGES.update(WITHOUT)
 
 @dataclass(frozen=True)
 class Arm:
-    """A hypernetwork that is trained, and on what."""
+    """A hypernetwork and its tasks."""
 
     spec: HypernetSpec
     tasks: tuple[str, ...] = ONE
     larger: bool = False  # the decoder's last layer starts larger
 
 
-def arms() -> dict[str, Arm]:
-    """What is compared, by name."""
-    found = {}
+def make_arms() -> dict[str, Arm]:
+    """Return the compared arms by name."""
+    arms_of_name = {}
     for kind, spec in SIZES.items():
         spec = spec.with_(places="input", writers="published")
         forms = ["published", "centred", *(form for form in WITHOUT if not form.endswith("tasks"))]
-        found |= {f"{kind}, {form}": Arm(of(spec, form)) for form in forms}
+        arms_of_name |= {f"{kind}, {form}": Arm(set_form(spec, form)) for form in forms}
         if spec.decoder == "conv":
-            found[f"{kind}, published x {LARGER:g}"] = Arm(of(spec, "published"), larger=True)
+            arms_of_name[f"{kind}, published x {LARGER:g}"] = Arm(
+                set_form(spec, "published"), larger=True
+            )
         several = spec.with_(task=EMBEDDING)
-        found |= {
-            f"{kind}, {form}, three tasks": Arm(of(several, form), SEVERAL)
+        arms_of_name |= {
+            f"{kind}, {form}, three tasks": Arm(set_form(several, form), SEVERAL)
             for form in ("centred", "centred without tasks")
         }
-    return found
+    return arms_of_name
 
 
-def of(spec: HypernetSpec, form: str) -> HypernetSpec:
-    """The hypernetwork in a form, which may be one of those made here."""
+def set_form(spec: HypernetSpec, form: str) -> HypernetSpec:
+    """Return the hypernetwork in a form, which may be one of `WITHOUT`."""
     return spec.with_(form=cast(Form, form))
 
 
 def main() -> None:
-    """Train what has no row yet, print each row, and write the table."""
+    """Train the arms that have no row yet, print each row, and write the table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -99,21 +101,21 @@ def main() -> None:
     )
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--table", action="store_true")
-    given = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
     rows = [json.loads(line) for line in ROWS.read_text().splitlines()] if ROWS.exists() else []
-    for seed in range(0 if given.table else given.seeds):
-        for name, arm in arms().items():
-            if any(part in name for part in given.names):
-                for rate in RATES if seed == 0 else (best_rate(name, rows),):
-                    run(name, arm, rate, seed, rows)
-    text = markdown(rows)
+    for seed in range(0 if args.table else args.seeds):
+        for name, arm in make_arms().items():
+            if any(part in name for part in args.names):
+                for rate in RATES if seed == 0 else (choose_rate(name, rows),):
+                    train_arm(name, arm, rate, seed, rows)
+    text = make_table(rows)
     print(text)
     replace_between(DOCS / "results" / "tal.md", "centred", text)
 
 
-def run(name: str, arm: Arm, rate: float, seed: int, rows: list[dict[str, Any]]) -> None:
-    """Train an arm unless it has a row; one is added."""
+def train_arm(name: str, arm: Arm, rate: float, seed: int, rows: list[dict[str, Any]]) -> None:
+    """Train an arm unless it has a row, and add its row."""
     key = {"name": name, "rate": rate, "seed": seed}
     if any(key.items() <= row.items() for row in rows):
         return
@@ -125,43 +127,49 @@ def run(name: str, arm: Arm, rate: float, seed: int, rows: list[dict[str, Any]])
     recipe = replace(TRAINING, lr=rate, images=tasks[0].sizes["train"] // len(tasks))
     zoo = draw_training_set("tal+", (), ANCESTRY.spec)
     task_specs = [
-        TaskSpec(classes=task.classes, embedding=embedding(number, arm))
+        TaskSpec(classes=task.classes, embedding=draw_embedding(number, arm))
         for number, task in enumerate(tasks)
     ]
     objective = MetaObjective(hypernet, zoo, task_specs, seed)
-    rows.append({**key, **trained(objective, tasks, recipe, seed)})
+    rows.append({**key, **train_objective(objective, tasks, recipe, seed)})
     with ROWS.open("a") as file:
         file.write(json.dumps(rows[-1]) + "\n")
     print(rows[-1], flush=True)
 
 
-def embedding(number: int, arm: Arm) -> torch.Tensor | None:
-    """(EMBEDDING,) a task's: a fixed direction of length 1; None without a task layer."""
+def draw_embedding(number: int, arm: Arm) -> torch.Tensor | None:
+    """Return a task's embedding, (EMBEDDING,): a fixed direction of length 1; None without a task
+    layer.
+    """
     if arm.spec.task is None:
         return None
-    drawn_ = torch.randn(EMBEDDING, generator=torch.Generator().manual_seed(number))
-    return drawn_ / drawn_.norm()
+    vector = torch.randn(EMBEDDING, generator=torch.Generator().manual_seed(number))
+    return vector / vector.norm()
 
 
-def best_rate(name: str, rows: Sequence[Mapping[str, Any]]) -> float:
-    """The rate with the lowest cross-entropy of the first seed; one whose training diverged is not
-    the best.
+def choose_rate(name: str, rows: Sequence[Mapping[str, Any]]) -> float:
+    """Return the rate with the lowest cross-entropy of the first seed.
+
+    A rate whose training diverged is the worst.
     """
-    found = {
+    loss_of_rate = {
         row["rate"]: row["cross_entropy"][-1]
         for row in rows
         if row["name"] == name and row["seed"] == 0
     }
-    return min(found, key=lambda rate: found[rate] if math.isfinite(found[rate]) else math.inf)
+    return min(
+        loss_of_rate,
+        key=lambda rate: loss_of_rate[rate] if math.isfinite(loss_of_rate[rate]) else math.inf,
+    )
 
 
-def markdown(rows: Sequence[dict[str, Any]]) -> str:
-    """A line per arm that was trained: its rate, the mean over seeds of the first and the last
-    part, and their range.
+def make_table(rows: Sequence[dict[str, Any]]) -> str:
+    """Return the table in Markdown, an arm a row: its rate, the means over seeds of the first and
+    the last part, and their range.
     """
     lines = ["| | rate | first sixth | last sixth | range | seeds |", f"|---|{'---:|' * 5}"]
-    for name in [name for name in arms() if any(row["name"] == name for row in rows)]:
-        rate = best_rate(name, rows)
+    for name in [name for name in make_arms() if any(row["name"] == name for row in rows)]:
+        rate = choose_rate(name, rows)
         curves = [
             row["cross_entropy"] for row in rows if row["name"] == name and row["rate"] == rate
         ]

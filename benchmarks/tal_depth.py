@@ -41,14 +41,12 @@ from lgzoo_tal.modules.hypernet import Hypernet, predict_tensors
 from lgzoo_tal.modules.objective import MetaObjective, TaskSpec
 from machine import RESULTS
 from pages import DOCS, replace_between
-from tal_forms import ANCESTRY, RECIPE, TASK, trained
+from tal_forms import ANCESTRY, RECIPE, TASK, train_objective
 
 
 @dataclass(frozen=True)
 class Arm:
-    """A hypernetwork, the sizes that its training leaves out, and the weight of the norms in its
-    loss.
-    """
+    """A hypernetwork, the sizes that are not trained, and the weight of the norms in its loss."""
 
     spec: HypernetSpec
     hold_out: tuple[str, ...] = ()
@@ -65,11 +63,11 @@ ARMS = {
     "no norm penalty": Arm(BASE, norm_weight=0.0),
 }
 ROWS = RESULTS / "tal_depth.jsonl"
-IDLE = range(3, 12)  # the blocks that are made to add nothing
+IDLE = range(3, 12)  # the blocks whose outputs are set to 0
 
 
 def main() -> None:
-    """Train what has no row yet, print each row, and write the table."""
+    """Train the arms that have no row yet, print each row, and write the table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -80,22 +78,22 @@ def main() -> None:
         help="parts of the names of what is trained; all unless given",
     )
     parser.add_argument("--seeds", type=int, default=3)
-    given = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
     rows = [json.loads(line) for line in ROWS.read_text().splitlines()] if ROWS.exists() else []
-    done = {(row["name"], row["seed"]) for row in rows}
-    for seed in range(given.seeds):
+    measured_arms = {(row["name"], row["seed"]) for row in rows}
+    for seed in range(args.seeds):
         for name, arm in ARMS.items():
-            if (name, seed) not in done and any(part in name for part in given.names):
-                rows.append({"name": name, "seed": seed, **measured(arm, seed)})
+            if (name, seed) not in measured_arms and any(part in name for part in args.names):
+                rows.append({"name": name, "seed": seed, **measure_arm(arm, seed)})
                 with ROWS.open("a") as file:
                     file.write(json.dumps(rows[-1]) + "\n")
                 print(rows[-1], flush=True)
-    replace_between(DOCS / "results" / "tal.md", "depth", markdown(rows))
+    replace_between(DOCS / "results" / "tal.md", "depth", make_table(rows))
 
 
-def measured(arm: Arm, seed: int) -> dict[str, Any]:
-    """A training's curve, and what its predictions are worth."""
+def measure_arm(arm: Arm, seed: int) -> dict[str, Any]:
+    """Return the curve of a training, and the accuracies of its predictions."""
     zoo, task_specs = (
         draw_training_set("tal+", arm.hold_out, ANCESTRY.spec),
         [TaskSpec(classes=TASK.classes)],
@@ -103,29 +101,31 @@ def measured(arm: Arm, seed: int) -> dict[str, Any]:
     objective = MetaObjective(
         Hypernet(arm.spec, seed), zoo, task_specs, seed, norm_weight=arm.norm_weight
     )
-    curve = trained(objective, [TASK], RECIPE, seed)
-    accuracies = {f"{layers} layers": accuracy(objective.hypernet, layers) for layers in (3, 6, 12)}
-    whole, zeroed, chance = (
+    curve = train_objective(objective, [TASK], RECIPE, seed)
+    accuracies = {
+        f"{layers} layers": measure_accuracy(objective.hypernet, layers) for layers in (3, 6, 12)
+    }
+    full, zeroed, chance = (
         accuracies["12 layers"],
-        accuracy(objective.hypernet, 12, IDLE),
+        measure_accuracy(objective.hypernet, 12, IDLE),
         1 / TASK.classes,
     )
     return {
         **curve,
         **accuracies,
         "zeroed": zeroed,
-        "share": (whole - zeroed) / max(whole - chance, 1 / 1000),
+        "share": (full - zeroed) / max(full - chance, 1 / 1000),
     }
 
 
-def accuracy(hypernet: Hypernet, layers: int, idle: Sequence[int] = ()) -> float:
-    """Of an untrained prediction of width 96 on the validation images; blocks in `idle` add
+def measure_accuracy(hypernet: Hypernet, layers: int, idle: Sequence[int] = ()) -> float:
+    """Return the validation accuracy of an untrained prediction of width 96; blocks in `idle` add
     nothing.
     """
     spec = derive_plain_spec(ANCESTRY.spec).with_(layers=layers, classes=TASK.classes)
-    silent = tuple(f"blocks.{block}.{writer}" for block in idle for writer in WRITERS)
+    idle_tensors = tuple(f"blocks.{block}.{writer}" for block in idle for writer in WRITERS)
     tensors = {
-        name: torch.zeros_like(tensor) if name in silent else tensor
+        name: torch.zeros_like(tensor) if name in idle_tensors else tensor
         for name, tensor in predict_tensors(hypernet, spec, None, Run()).items()
     }
     return evaluate(
@@ -133,8 +133,8 @@ def accuracy(hypernet: Hypernet, layers: int, idle: Sequence[int] = ()) -> float
     ).value
 
 
-def markdown(rows: Sequence[dict[str, Any]]) -> str:
-    """A line per arm: means over seeds, and the range of the share."""
+def make_table(rows: Sequence[dict[str, Any]]) -> str:
+    """Return the table in Markdown, an arm a row: means over seeds, and the range of the share."""
     columns = ["3 layers", "6 layers", "12 layers", "zeroed"]
     lines = [
         "| | cross-entropy | 3 layers | 6 layers | 12 layers | without blocks 3 to 11 | their share"
@@ -142,12 +142,17 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
     ]
     lines.append(f"|---|{'---:|' * 7}")
     for name in dict.fromkeys(row["name"] for row in rows):
-        own = [row for row in rows if row["name"] == name]
-        loss = statistics.fmean(row["cross_entropy"][-1] for row in own)
-        means = [f"{100 * statistics.fmean(row[column] for row in own):.1f}" for column in columns]
-        shares = [row["share"] for row in own]
+        rows_of_arm = [row for row in rows if row["name"] == name]
+        loss = statistics.fmean(row["cross_entropy"][-1] for row in rows_of_arm)
+        means = [
+            f"{100 * statistics.fmean(row[column] for row in rows_of_arm):.1f}"
+            for column in columns
+        ]
+        shares = [row["share"] for row in rows_of_arm]
         share = f"{statistics.fmean(shares):.2f} ({min(shares):.2f} to {max(shares):.2f})"
-        lines.append(f"| {name} | {loss:.2f} | {' | '.join(means)} | {share} | {len(own)} |")
+        lines.append(
+            f"| {name} | {loss:.2f} | {' | '.join(means)} | {share} | {len(rows_of_arm)} |"
+        )
     return "\n".join(lines)
 
 

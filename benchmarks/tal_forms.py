@@ -55,14 +55,14 @@ TASK, ANCESTRY = open_task("signs"), open_ancestry("bundled")
 VIT = derive_plain_spec(ANCESTRY.spec).with_(layers=6, classes=TASK.classes)
 
 
-def hypernetwork(spec: HypernetSpec, seed: int) -> nn.Module:
-    """What trains one on the task."""
+def build_meta_objective(spec: HypernetSpec, seed: int) -> nn.Module:
+    """Return the objective that trains a hypernetwork on the task."""
     zoo = draw_training_set("tal+", (), ANCESTRY.spec)
     return MetaObjective(Hypernet(spec, seed), zoo, [TaskSpec(classes=TASK.classes)], seed)
 
 
-def direct(seed: int) -> nn.Module:
-    """What trains a ViT on it."""
+def build_classification(seed: int) -> nn.Module:
+    """Return the objective that trains a ViT on the task."""
     return Classification(model_of(VIT, initial(VIT, seed)))
 
 
@@ -71,18 +71,18 @@ SIZES = {"low-rank (LoGAH, TAL)": MINI.build_spec(), "convolutional (GHN-3)": Co
 FORMS: tuple[Form, ...] = ("published", "centred")
 
 
-def arms() -> dict[str, Arm]:
-    """What is compared."""
+def make_arms() -> dict[str, Arm]:
+    """Return the compared arms by name."""
     hypernetworks: dict[str, Arm] = {
-        f"{kind}, {form}": (partial(hypernetwork, spec.with_(form=form)), RECIPE)
+        f"{kind}, {form}": (partial(build_meta_objective, spec.with_(form=form)), RECIPE)
         for kind, spec in SIZES.items()
         for form in FORMS
     }
-    return {"a ViT, directly": (direct, replace(RECIPE, lr=1e-3)), **hypernetworks}
+    return {"a ViT, directly": (build_classification, replace(RECIPE, lr=1e-3)), **hypernetworks}
 
 
 def main() -> None:
-    """Train all of them, print and keep the curves."""
+    """Train the arms; print the curves and write them."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -93,45 +93,54 @@ def main() -> None:
         help="parts of the names of what is trained; all unless given",
     )
     parser.add_argument("--seeds", type=int, default=1)
-    given = parser.parse_args()
+    args = parser.parse_args()
     images = RECIPE.epochs * TASK.sizes["train"]
     before = read("tal_forms").get("rows", [])
-    found: dict[tuple[str, int], dict[str, Any]] = {
+    row_of_run: dict[tuple[str, int], dict[str, Any]] = {
         (row["name"], row["seed"]): row for row in before
     }
-    for name, (make, recipe) in arms().items():
-        for seed in range(given.seeds) if any(part in name for part in given.names) else ():
-            row = {"name": name, "seed": seed, **trained(make(seed), [TASK], recipe, seed)}
-            found[name, seed] = row
+    for name, (make, recipe) in make_arms().items():
+        for seed in range(args.seeds) if any(part in name for part in args.names) else ():
+            row = {"name": name, "seed": seed, **train_objective(make(seed), [TASK], recipe, seed)}
+            row_of_run[name, seed] = row
             print(
                 f"{name:34} seed {seed}  {' '.join(map('{:5.2f}'.format, row['cross_entropy']))}  "
                 f" {row['seconds']:4.0f} s",
                 flush=True,
             )
-    rows = [found[key] for key in sorted(found, key=lambda key: ([*arms()].index(key[0]), key[1]))]
+    rows = [
+        row_of_run[key]
+        for key in sorted(row_of_run, key=lambda key: ([*make_arms()].index(key[0]), key[1]))
+    ]
     print(write("tal_forms", {"rows": rows, "images": images, "threads": 1}))
-    replace_between(DOCS / "results" / "tal.md", "forms", markdown(rows))
+    replace_between(DOCS / "results" / "tal.md", "forms", make_table(rows))
 
 
-def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
-    """A line per hypernetwork, means over seeds."""
+def make_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the table in Markdown, an arm a row: means over seeds."""
     lines = [f"| {'| ' * PARTS}| seconds |", f"|---|{'---:|' * (PARTS + 1)}"]
     for name in dict.fromkeys(row["name"] for row in rows):
-        own = [row for row in rows if row["name"] == name]
+        rows_of_arm = [row for row in rows if row["name"] == name]
         curve = [
             statistics.fmean(values)
-            for values in zip(*(row["cross_entropy"] for row in own), strict=True)
+            for values in zip(*(row["cross_entropy"] for row in rows_of_arm), strict=True)
         ]
-        seconds = statistics.fmean(row["seconds"] for row in own)
+        seconds = statistics.fmean(row["seconds"] for row in rows_of_arm)
         lines.append(f"| {name} | {' | '.join(map('{:.2f}'.format, curve))} | {seconds:.0f} |")
     return "\n".join(lines)
 
 
-def trained(
+def train_objective(
     objective: nn.Module, tasks: Sequence[Task], recipe: Recipe, seed: int, share: float = 1.0
 ) -> dict[str, Any]:
-    """The mean cross-entropy of each sixth of the steps, and their seconds; `share` is what it
-    counts in the loss.
+    """Return the mean cross-entropy of each sixth of the steps, and the seconds of the training.
+
+    Args:
+        objective: the trained module.
+        tasks: the tasks whose batches it sees in turn.
+        recipe: of the training.
+        seed: of the batches.
+        share: the weight of the cross-entropy in the loss.
     """
     run = Run(seed=seed, threads=1)
     loader = TaskMixture(

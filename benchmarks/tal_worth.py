@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import machine
-from grids import best_rates, finished, gain_text, place_learngene
+from grids import choose_rates, describe_gain, place_learngene, run_cells
 from learngene_zoo.bench.claims.contrasts import gains_over_images
 from learngene_zoo.bench.grid.cell import Arm, Cell, Extraction
 from learngene_zoo.bench.grid.grid import SCRATCH, cells
@@ -53,38 +53,43 @@ RATES, TUNING_TASKS, TUNING_SEED = (5e-4, 1e-3, 2e-3, 4e-3, 8e-3), ("signs", "nu
 
 
 def main(arguments: Sequence[str] = ()) -> None:
-    """Measure, print, and write."""
+    """Measure, print the tables and write them."""
     if "--table" not in arguments:
         for seed in (*SEEDS, TUNING_SEED):
             place_learngene(Extraction(arm=replace(TAL, name=""), seed=seed), CARD, BUILD)
-        before = finished([cell for size in SIZES for cell in untrained(*size)], BUILD)
-        rates = chosen_rates(TUNING_TASKS)
-        after = finished(trained(TASKS, SEEDS, rates, "test"), BUILD)
-        found = {
-            "recipe": summary(),
+        before = run_cells([cell for size in SIZES for cell in list_untrained_cells(*size)], BUILD)
+        rates = tune_rates(TUNING_TASKS)
+        after = run_cells(list_trained_cells(TASKS, SEEDS, rates, "test"), BUILD)
+        numbers = {
+            "recipe": describe_recipe(),
             "lr": rates,
-            "rows": [line_of(task, before, after) for task in TASKS],
+            "rows": [make_row(task, before, after) for task in TASKS],
         }
-        machine.write("tal_worth", {**found, "unseen": unseen()})
-    kept = read()
-    for text in (markdown(kept), sentence(kept), unseen_markdown(kept), unseen_sentence(kept)):
+        machine.write("tal_worth", {**numbers, "unseen": measure_unseen()})
+    results = read_results()
+    for text in (
+        make_table(results),
+        describe_measurement(results),
+        make_unseen_table(results),
+        describe_unseen(results),
+    ):
         print(text)
 
 
-def unseen() -> dict[str, Any]:
-    """The rates and rows of the tasks that the extraction has not seen."""
-    rates = chosen_rates(UNSEEN)
-    after = finished(trained(UNSEEN, SEEDS, rates, "test"), BUILD)
-    return {"lr": rates, "rows": [line_of(task, [], after) for task in UNSEEN]}
+def measure_unseen() -> dict[str, Any]:
+    """Return the rates and rows of the tasks that the extraction has not seen."""
+    rates = tune_rates(UNSEEN)
+    after = run_cells(list_trained_cells(UNSEEN, SEEDS, rates, "test"), BUILD)
+    return {"lr": rates, "rows": [make_row(task, [], after) for task in UNSEEN]}
 
 
-def read() -> dict[str, Any]:
-    """The results as they were written."""
+def read_results() -> dict[str, Any]:
+    """Return the content of the results file."""
     return machine.read("tal_worth")
 
 
-def summary() -> dict[str, Any]:
-    """What all arms have in common."""
+def describe_recipe() -> dict[str, Any]:
+    """Return the settings that all arms share."""
     return {
         "images": RECIPE.images,
         "batch_size": RECIPE.batch_size,
@@ -93,9 +98,9 @@ def summary() -> dict[str, Any]:
     }
 
 
-def untrained(layers: int, width: int) -> list[Cell]:
-    """The descendants as they are predicted: nothing is random, so one seed is enough."""
-    found = cells(
+def list_untrained_cells(layers: int, width: int) -> list[Cell]:
+    """Return the cells of untrained descendants. Nothing in them is random: one seed is enough."""
+    untrained_cells = cells(
         TASKS,
         [TAL],
         layers=[layers],
@@ -105,14 +110,14 @@ def untrained(layers: int, width: int) -> list[Cell]:
         recipe=RECIPE,
         head="random",  # the recipe of the committed results
     )
-    return [replace(cell, look=False) for cell in found]
+    return [replace(cell, look=False) for cell in untrained_cells]
 
 
-def trained(
+def list_trained_cells(
     tasks: Sequence[str], seeds: Sequence[int], rates: Mapping[str, float], split: Any
 ) -> list[Cell]:
-    """All arms after their epochs."""
-    found = cells(
+    """Return the cells of all arms after their epochs."""
+    trained_cells = cells(
         tasks,
         ARMS,
         layers=[LAYERS],
@@ -123,22 +128,25 @@ def trained(
         split=split,
         head="random",  # the recipe of the committed results
     )
-    return [replace(cell, look=False) for cell in found]
+    return [replace(cell, look=False) for cell in trained_cells]
 
 
-def chosen_rates(tasks: Sequence[str]) -> dict[str, float]:
-    """For each arm the rate with the best mean over the tuning tasks."""
-    return best_rates(
+def tune_rates(tasks: Sequence[str]) -> dict[str, float]:
+    """Return, for each arm, the rate with the best mean over the tuning tasks."""
+    return choose_rates(
         ARMS,
         RATES,
-        lambda rate: finished(
-            trained(tasks, [TUNING_SEED], {arm.name: rate for arm in ARMS}, "validation"), BUILD
+        lambda rate: run_cells(
+            list_trained_cells(
+                tasks, [TUNING_SEED], {arm.name: rate for arm in ARMS}, "validation"
+            ),
+            BUILD,
         ),
     )
 
 
-def line_of(task: str, before: Sequence[Row], after: Sequence[Row]) -> dict[str, Any]:
-    """One line of the table."""
+def make_row(task: str, before: Sequence[Row], after: Sequence[Row]) -> dict[str, Any]:
+    """Return a row of the table."""
     entry = find_entry(task)
     assert entry is not None
     line: dict[str, Any] = {"task": task, "chance": 1 / entry.classes}
@@ -154,19 +162,21 @@ def line_of(task: str, before: Sequence[Row], after: Sequence[Row]) -> dict[str,
     return {**line, **{rival: max(line[name] for name in names) for rival, names in rivals.items()}}
 
 
-def markdown(kept: Mapping[str, Any]) -> str:
-    """The table as the card shows it, in per cent and points."""
-    return _table(kept["rows"], ["chance", *(f"{layers}x{width}" for layers, width in SIZES)])
+def make_table(results: Mapping[str, Any]) -> str:
+    """Return the first table, in per cent and points."""
+    return _format_table(
+        results["rows"], ["chance", *(f"{layers}x{width}" for layers, width in SIZES)]
+    )
 
 
-def unseen_markdown(kept: Mapping[str, Any]) -> str:
-    """The second table: the tasks that the extraction has not seen."""
-    return _table(kept["unseen"]["rows"], [])
+def make_unseen_table(results: Mapping[str, Any]) -> str:
+    """Return the second table: the tasks that the extraction has not seen."""
+    return _format_table(results["unseen"]["rows"], [])
 
 
-def _table(rows: Sequence[Mapping[str, Any]], more: Sequence[str]) -> str:
-    """A line for every task: further shares, what TAL and its rivals reach, and its gains over
-    them.
+def _format_table(rows: Sequence[Mapping[str, Any]], more: Sequence[str]) -> str:
+    """Return a table, a task a row: further accuracies, those of TAL and its rivals, and its gains
+    over them.
     """
     shares, gains = [*more, TAL.name, *RIVALS], [f"gain over {rival}" for rival in RIVALS]
     lines = [
@@ -176,41 +186,43 @@ def _table(rows: Sequence[Mapping[str, Any]], more: Sequence[str]) -> str:
     for row in rows:
         values = [
             *(f"{100 * row[name]:.1f}" for name in shares),
-            *(gain_text(row, rival) for rival in RIVALS),
+            *(describe_gain(row, rival) for rival in RIVALS),
         ]
         lines.append(f"| `{row['task']}` | {' | '.join(values)} |")
     return "\n".join(lines)
 
 
-def unseen_sentence(kept: Mapping[str, Any]) -> str:
-    """What the second table is."""
+def describe_unseen(results: Mapping[str, Any]) -> str:
+    """Return the sentences below the second table."""
     return (
         "The same on four tasks that the extraction has not seen."
-        f" {_rates(kept['unseen']['lr'], RATES)}"
+        f" {_describe_rates(results['unseen']['lr'], RATES)}"
     )
 
 
-def _rates(chosen: Mapping[str, float], candidates: Sequence[float]) -> str:
-    """Each arm's rate, and which of them lie at the edge of what was tried."""
-    told_rates = ", ".join(f"{name} {rate:g}" for name, rate in chosen.items())
+def _describe_rates(chosen: Mapping[str, float], candidates: Sequence[float]) -> str:
+    """Return the sentence with each arm's rate, and the arms whose rate is at the edge of the
+    candidates.
+    """
+    rates = ", ".join(f"{name} {rate:g}" for name, rate in chosen.items())
     edge = " and ".join(
         name for name, rate in chosen.items() if rate in (min(candidates), max(candidates))
     )
     at_edge = f"; at the edge of the candidates for {edge}" if edge else ""
-    return f"Learning rates, chosen on validation images with another seed: {told_rates}{at_edge}."
+    return f"Learning rates, chosen on validation images with another seed: {rates}{at_edge}."
 
 
-def sentence(kept: Mapping[str, Any]) -> str:
-    """What was measured, in words."""
-    how = kept["recipe"]
+def describe_measurement(results: Mapping[str, Any]) -> str:
+    """Return the sentences below the first table."""
+    recipe = results["recipe"]
     return (
         "Test accuracy in per cent. First, untrained, three sizes (layers x width) as they are"
-        f" predicted; then {LAYERS} layers, {WIDTH} wide, after {how['epochs']} epochs of"
-        f" {how['images']:,} training images: the predicted weights, the same ones shuffled, their"
-        f" stem alone and a model from scratch (the stronger of two each), mean of {how['seeds']}"
-        f" seeds; gains in points with 95 % intervals over the images. {_rates(kept['lr'], RATES)}"
-        " The extraction has seen the training images of all of them. Made by `python"
-        " benchmarks/tal_worth.py`."
+        f" predicted; then {LAYERS} layers, {WIDTH} wide, after {recipe['epochs']} epochs of"
+        f" {recipe['images']:,} training images: the predicted weights, the same ones shuffled,"
+        " their stem alone and a model from scratch (the stronger of two each), mean of"
+        f" {recipe['seeds']} seeds; gains in points with 95 % intervals over the images."
+        f" {_describe_rates(results['lr'], RATES)} The extraction has seen the training images of"
+        " all of them. Made by `python benchmarks/tal_worth.py`."
     )
 
 

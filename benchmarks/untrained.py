@@ -18,6 +18,7 @@ Pages: docs/results/pruning.md, docs/results/elastic.md, docs/results/nested.md.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import product
@@ -47,7 +48,7 @@ CRITERIA = {
     "taylor": PruningExtractor(each=Scoring(criterion="taylor")),
 }
 # Sizes and settings of descendants.
-WHOLE: Size = {"ranking": "global", "keep": 1}
+FULL: Size = {"ranking": "global", "keep": 1}
 CUTS: tuple[Size, ...] = (
     {"mlp_ratio": 2},
     {"mlp_ratio": 1},
@@ -67,56 +68,60 @@ SLICES: tuple[Size, ...] = (
 
 
 def main() -> None:
-    """Measure what is not measured yet, print, and write."""
+    """Measure what is missing, print the tables and write them."""
     rows: Rows = machine.read(NAME).get("rows", {})
     cells = [
-        ("energy", WHOLE),
+        ("energy", FULL),
         *product(CRITERIA, CUTS),
         *product(["elastic"], BEGINNINGS),
         *product(["nested"], SLICES),
     ]
     for learngene, size in cells:
-        key = f"{learngene} {words(size)}"
+        key = f"{learngene} {describe_size(size)}"
         if key not in rows:
-            rows[key] = sliced(size) if learngene == "nested" else cut(learngene, size)
+            rows[key] = (
+                measure_slice(size) if learngene == "nested" else measure_cut(learngene, size)
+            )
             machine.write(
                 NAME, {"seed": RUN.seed, "split": "validation", "images": IMAGES, "rows": rows}
             )
     for method, text in {
-        "pruning": pruning(rows),
-        "elastic": elastic(rows),
-        "nested": nested(rows),
+        "pruning": make_pruning_text(rows),
+        "elastic": make_elastic_text(rows),
+        "nested": make_nested_table(rows),
     }.items():
         replace_between(DOCS / "results" / f"{method}.md", NAME, text)
         print(text, end="\n\n")
 
 
-def words(size: Size) -> str:
-    """As `lgzoo expand` takes it."""
+def describe_size(size: Size) -> str:
+    """Return a size in the options of `lgzoo expand`."""
     return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in size.items())
 
 
-def cut(name: str, size: Size) -> Row:
-    """Accuracies of a probe, in per cent, of a descendant of `elastic`, or of `pruning` by a
-    criterion.
+def measure_cut(name: str, size: Size) -> Row:
+    """Return the accuracies of a probe, in per cent, of a descendant of `elastic`, or of `pruning`
+    by a criterion.
     """
-    learngene, row = opened(name), Row()
+    learngene, row = open_learngene(name), Row()
     for arm, compensate in (("compensated", True), ("cut", False)):
-        made = lifecycle.expand(learngene, num_classes=10, compensate=compensate, run=RUN, **size)
-        found = {
-            task: probe_start(made, open_task(task), "validation", IMAGES, RUN).probe or 0
+        descendant = lifecycle.expand(
+            learngene, num_classes=10, compensate=compensate, run=RUN, **size
+        )
+        accuracies = {
+            task: probe_start(descendant, open_task(task), "validation", IMAGES, RUN).probe or 0
             for task in TASKS
         }
         row |= {
-            "params": made.cost().params,
-            arm: {task: round(100 * value, 1) for task, value in found.items()},
+            "params": descendant.cost().params,
+            arm: {task: round(100 * value, 1) for task, value in accuracies.items()},
         }
     return row
 
 
 @lru_cache(maxsize=1)
-def opened(name: str) -> Learngene:
-    """A bundled learngene, or for a criterion one of `pruning` that is extracted now."""
+def open_learngene(name: str) -> Learngene:
+    """Return a bundled learngene; for a criterion, one of `pruning` that is extracted."""
     extractor = CRITERIA.get(name)
     return (
         lifecycle.extract("pruning", extractor=extractor, run=RUN)
@@ -125,72 +130,77 @@ def opened(name: str) -> Learngene:
     )
 
 
-def sliced(size: Size) -> Row:
-    """The accuracy of a slice of the bundled nested model, in per cent, and whether it was trained
-    as a size.
+def measure_slice(size: Size) -> Row:
+    """Return the accuracy of a slice of the bundled nested model, in per cent, and whether its size
+    was trained.
     """
-    made = lifecycle.expand(opened("nested"), task=SOURCE_TASK, run=RUN, **size)
-    found = lifecycle.evaluate(made, task=SOURCE_TASK, split="validation", run=RUN)
-    trained = made.spec in (member.spec for member in lifecycle.plan("nested"))
+    descendant = lifecycle.expand(open_learngene("nested"), task=SOURCE_TASK, run=RUN, **size)
+    evaluation = lifecycle.evaluate(descendant, task=SOURCE_TASK, split="validation", run=RUN)
+    is_trained = descendant.spec in (member.spec for member in lifecycle.plan("nested"))
     return {
-        "params": made.cost().params,
-        "accuracy": round(100 * found.value, 1),
-        "trained": trained,
+        "params": descendant.cost().params,
+        "accuracy": round(100 * evaluation.value, 1),
+        "trained": is_trained,
     }
 
 
-def pruning(rows: Rows) -> str:
-    """A line for every size, and how often compensation helps."""
-    pairs = [rows[f"{name} {words(size)}"] for name, size in product(CRITERIA, CUTS)]
+def make_pruning_text(rows: Rows) -> str:
+    """Return the table of `pruning`, a size a row, and how often compensation helps."""
+    pairs = [rows[f"{name} {describe_size(size)}"] for name, size in product(CRITERIA, CUTS)]
     gains = [row["compensated"][task] - row["cut"][task] for row, task in product(pairs, TASKS)]
     better, equal = sum(gain > 0 for gain in gains), gains.count(0)
-    return (
-        f"{lines(rows, CUTS, list(CRITERIA))}\n\nThe ancestry model:"
-        f" {shown(rows[f'energy {words(WHOLE)}'], 'cut')}. Compensation is the better in {better}"
-        f" of the {len(gains)} pairs, equal in {equal}, and the worse in"
-        f" {len(gains) - better - equal}."
+    ancestry = format_accuracies(rows[f"energy {describe_size(FULL)}"], "cut")
+    text = (
+        f"The ancestry model: {ancestry}. Compensation is the better in {better} of the"
+        f" {len(gains)} pairs, equal in {equal}, and the worse in {len(gains) - better - equal}."
     )
+    return f"{make_table(rows, CUTS, list(CRITERIA))}\n\n{textwrap.fill(text, 100)}"
 
 
-def elastic(rows: Rows) -> str:
-    """A line for every size, and what the evolution has reached."""
-    found = details_of(opened("elastic").config, ElasticDetails)
-    return (
-        f"{lines(rows, BEGINNINGS, ['elastic'])}\n\nAgreement of the features of pruned models with"
-        f" the whole model's: {found.start:.3f} with the factors of the start, {found.reached:.3f}"
-        " with those found."
+def make_elastic_text(rows: Rows) -> str:
+    """Return the table of `elastic`, a size a row, and the agreement that the evolution reached."""
+    details = details_of(open_learngene("elastic").config, ElasticDetails)
+    text = (
+        "Agreement of the features of pruned models with those of the full model:"
+        f" {details.start:.3f} with the initial factors, {details.reached:.3f} with the factors of"
+        " the evolution."
     )
+    return f"{make_table(rows, BEGINNINGS, ['elastic'])}\n\n{textwrap.fill(text, 100)}"
 
 
-def lines(rows: Rows, sizes: Sequence[Size], learngenes: Sequence[str]) -> str:
-    """In Markdown, compensated / not."""
+def make_table(rows: Rows, sizes: Sequence[Size], learngenes: Sequence[str]) -> str:
+    """Return a table in Markdown: accuracies with compensation / without it."""
     head = " | ".join(f"`{name}`" for name in learngenes)
-    text = [f"| descendant | parameters | {head} |", f"|---|---:|{'---|' * len(learngenes)}"]
+    table_lines = [f"| descendant | parameters | {head} |", f"|---|---:|{'---|' * len(learngenes)}"]
     for size in sizes:
-        found = [rows[f"{name} {words(size)}"] for name in learngenes]
-        cells = " | ".join(f"{shown(row, 'compensated')} / {shown(row, 'cut')}" for row in found)
-        counts = dict.fromkeys(
-            f"{params / 1e6:.2f}" for params in sorted(row["params"] for row in found)
+        rows_of_size = [rows[f"{name} {describe_size(size)}"] for name in learngenes]
+        cells = " | ".join(
+            f"{format_accuracies(row, 'compensated')} / {format_accuracies(row, 'cut')}"
+            for row in rows_of_size
         )
-        text.append(f"| `{words(size)}` | {' to '.join(counts)} M | {cells} |")
-    return "\n".join(text)
+        counts = dict.fromkeys(
+            f"{params / 1e6:.2f}" for params in sorted(row["params"] for row in rows_of_size)
+        )
+        table_lines.append(f"| `{describe_size(size)}` | {' to '.join(counts)} M | {cells} |")
+    return "\n".join(table_lines)
 
 
-def shown(row: Row, arm: str) -> str:
-    """The accuracies of all tasks."""
+def format_accuracies(row: Row, arm: str) -> str:
+    """Return the accuracies of all tasks."""
     return " ".join(str(value) for value in row[arm].values())
 
 
-def nested(rows: Rows) -> str:
-    """A line for every slice."""
-    text = ["| slice | parameters | accuracy | trained as a size |", "|---|---:|---|---|"]
+def make_nested_table(rows: Rows) -> str:
+    """Return the table of `nested` in Markdown, a slice a row."""
+    table_lines = ["| slice | parameters | accuracy | trained as a size |", "|---|---:|---|---|"]
     for size in SLICES:
-        row = rows[f"nested {words(size)}"]
+        row = rows[f"nested {describe_size(size)}"]
         trained = "yes" if row["trained"] else "no"
-        text.append(
-            f"| `{words(size)}` | {row['params'] / 1e6:.2f} M | {row['accuracy']} | {trained} |"
+        table_lines.append(
+            f"| `{describe_size(size)}` | {row['params'] / 1e6:.2f} M | {row['accuracy']} |"
+            f" {trained} |"
         )
-    return "\n".join(text)
+    return "\n".join(table_lines)
 
 
 if __name__ == "__main__":

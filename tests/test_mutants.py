@@ -30,8 +30,8 @@ def maps(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_every_mutant_applies(mutants: Any, checkout: Path) -> None:
-    every = mutants.load()
-    assert [problem for item in every if (problem := item.problem(checkout))] == []
+    every = mutants.load_mutants()
+    assert [problem for item in every if (problem := item.find_problem(checkout))] == []
     assert len(every) >= 150
     assert len({item.file for item in every}) >= 25
     assert any(item.file.startswith("plugins/") for item in every)
@@ -60,8 +60,8 @@ def test_a_mutant_is_killed_or_survives(
     (tmp_path / "source.py").write_text(SOURCE)
     (tmp_path / "tests" / "test_source.py").write_text(TESTS)
     mutant = mutants.Mutant("source.py", old, new, ("tests/test_source.py",))
-    assert mutant.problem(tmp_path) == ""
-    row = mutants.judged(tmp_path, mutant, 2.0 if by == "timeout" else 120.0)
+    assert mutant.find_problem(tmp_path) == ""
+    row = mutants.judge_mutant(tmp_path, mutant, 2.0 if by == "timeout" else 120.0)
     assert (row["status"], row["by"]) == (status, by)
     assert (tmp_path / "source.py").read_text() == SOURCE
 
@@ -84,7 +84,7 @@ def test_a_mutant_that_does_not_apply_says_why(
 
     (tmp_path / "tests").mkdir()
     (tmp_path / "source.py").write_text(SOURCE)
-    assert re.search(said, mutants.Mutant(file, old, new, (tests,)).problem(tmp_path))
+    assert re.search(said, mutants.Mutant(file, old, new, (tests,)).find_problem(tmp_path))
 
 
 # Mutants that are drawn by chance.
@@ -174,8 +174,8 @@ def test_a_drawn_mutant_applies_once_and_knows_its_line(
     (tmp_path / "source.py").write_text(text)
     for change in draw.list_changes(text):
         mutant = mutants.Mutant("source.py", *draw.widen_change(text, change), ())
-        assert mutant.problem(tmp_path) == ""
-        assert mutant.applied(tmp_path) == draw.Text(text).apply(change)
+        assert mutant.find_problem(tmp_path) == ""
+        assert mutant.apply(tmp_path) == draw.Text(text).apply(change)
         assert mutant.find_line(tmp_path) == change.line
 
 
@@ -201,7 +201,7 @@ def test_tests_are_chosen_by_what_they_name_and_by_what_they_run(
         "tests/test_near.py": {},
         "tests/test_both.py": {"learngene_zoo/near.py": {both: [2]}},
     }.items():
-        maps.keep_row({**row, "test": test, "lines": lines}, tmp_path, tmp_path / "map")
+        maps.write_row({**row, "test": test, "lines": lines}, tmp_path, tmp_path / "map")
     (tmp_path / "learngene_zoo/near.py").write_text(
         "\n\ndef larger(a, b):\n    return a if a > b else b\n"
     )

@@ -30,8 +30,8 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
 from machine import write
 from pages import DOCS, replace_between
 
-# What people look for, by words in the names.
-KNOWN = {
+# Well-known models, by words in their names.
+GROUPS = {
     "CLIP, EVA-CLIP": ("clip",),
     "SigLIP, SigLIP 2": ("siglip",),
     "DINOv3": ("dinov3",),
@@ -48,20 +48,24 @@ KNOWN = {
 
 
 def main() -> None:
-    """Count, keep the numbers, write the tables."""
-    numbers = {"modules": {module: counted(module) for module in [*served(), *UNSUPPORTED_MODULES]}}
-    tables(numbers)
+    """Count, write the numbers and the tables."""
+    numbers = {
+        "modules": {
+            module: count_tags(module) for module in [*list_modules(), *UNSUPPORTED_MODULES]
+        }
+    }
+    write_tables(numbers)
     print(write("ancestry_tags", numbers))
 
 
-def served() -> list[str]:
-    """The modules of timm whose models may open."""
+def list_modules() -> list[str]:
+    """Return the modules of timm whose models may open."""
     return sorted({module for kind in families() for module in kind.timm_modules}, reverse=True)
 
 
-def counted(module: str) -> dict[str, Any]:
-    """The pretrained tags of a module, those that open, and for each reason the tags
-    that do not.
+def count_tags(module: str) -> dict[str, Any]:
+    """Return the pretrained tags of a module, those that open, and for each reason the tags that do
+    not.
     """
     names = [
         name
@@ -76,10 +80,10 @@ def counted(module: str) -> dict[str, Any]:
     ]
     refused: dict[str, list[str]] = defaultdict(list)
     for tag in tags:
-        reason = UNSUPPORTED_MODULES.get(module) or obstacle(tag)
+        reason = UNSUPPORTED_MODULES.get(module) or find_obstacle(tag)
         if reason:
             refused[reason].append(tag)
-    closed = {tag for found in refused.values() for tag in found}
+    closed = {tag for tags_of_reason in refused.values() for tag in tags_of_reason}
     return {
         "tags": len(tags),
         "open": [tag for tag in tags if tag not in closed],
@@ -87,8 +91,8 @@ def counted(module: str) -> dict[str, Any]:
     }
 
 
-def obstacle(tag: str) -> str | None:
-    """Why a tag does not open; None if it does."""
+def find_obstacle(tag: str) -> str | None:
+    """Return the reason why a tag does not open; None if it does."""
     try:
         spec = architecture_of_timm(tag)
         config = timm_config(spec, mean=(0.5,), std=(0.5,), class_names=(), licence="unknown")
@@ -96,65 +100,70 @@ def obstacle(tag: str) -> str | None:
             None if spec_in(config, tag) == spec else "a config.json that does not lead back to it"
         )
     except WrongCall as error:
-        return shortened(str(error), tag)
+        return shorten_message(str(error), tag)
 
 
-def shortened(message: str, tag: str) -> str:
-    """What stands in the way, of the message that refuses a model."""
-    found = (
+def shorten_message(message: str, tag: str) -> str:
+    """Return the reason in the message of an error."""
+    reason = (
         message.removeprefix(f"{tag}: ")
         .removeprefix("this ViT has ")
         .removeprefix("this model has ")
     )
-    return found.partition(", which is not supported")[0].partition("; ")[0]
+    return reason.partition(", which is not supported")[0].partition("; ")[0]
 
 
-def tables(numbers: Mapping[str, Any]) -> None:
+def write_tables(numbers: Mapping[str, Any]) -> None:
     """Write the tables into the page."""
     page = DOCS / "ancestries.md"
     modules = numbers["modules"]
     replace_between(
         page,
         "modules",
-        table(("module", "tags", "open", "not, because of"), rows_of_modules(modules)),
+        make_table(("module", "tags", "open", "not, because of"), make_module_rows(modules)),
     )
-    replace_between(page, "known", table(("models", "tags", "open"), rows_of_known(modules)))
+    replace_between(page, "known", make_table(("models", "tags", "open"), make_group_rows(modules)))
 
 
-def rows_of_modules(modules: Mapping[str, Any]) -> list[list[str]]:
-    """A row for each module."""
+def make_module_rows(modules: Mapping[str, Any]) -> list[list[str]]:
+    """Return a row for each module."""
     rows = []
-    for module, found in modules.items():
-        reasons = "; ".join(f"{reason}: {len(tags)}" for reason, tags in found["refused"].items())
-        rows.append([f"`{module}`", str(found["tags"]), str(len(found["open"])), reasons])
-    every = [modules[module] for module in served()]
+    for module, counts in modules.items():
+        reasons = "; ".join(f"{reason}: {len(tags)}" for reason, tags in counts["refused"].items())
+        rows.append([f"`{module}`", str(counts["tags"]), str(len(counts["open"])), reasons])
+    open_modules = [modules[module] for module in list_modules()]
     total = [
-        str(sum(found["tags"] for found in every)),
-        str(sum(len(found["open"]) for found in every)),
+        str(sum(counts["tags"] for counts in open_modules)),
+        str(sum(len(counts["open"]) for counts in open_modules)),
     ]
-    return [*rows[: len(every)], ["**these together**", *total, ""], *rows[len(every) :]]
+    return [
+        *rows[: len(open_modules)],
+        ["**these together**", *total, ""],
+        *rows[len(open_modules) :],
+    ]
 
 
-def rows_of_known(modules: Mapping[str, Any]) -> list[list[str]]:
-    """A row for each group of models that people look for; a tag belongs to the first whose words
-    its name has.
+def make_group_rows(modules: Mapping[str, Any]) -> list[list[str]]:
+    """Return a row for each group of `GROUPS`.
+
+    A tag belongs to the first group whose words its name has.
     """
-    tags, opened = Counter[str](), Counter[str]()
-    for module in served():
-        closed = [tag for found in modules[module]["refused"].values() for tag in found]
+    num_tags, num_open = Counter[str](), Counter[str]()
+    for module in list_modules():
+        closed = [tag for refused in modules[module]["refused"].values() for tag in refused]
         for tag in [*modules[module]["open"], *closed]:
             group = next(
-                (name for name, words in KNOWN.items() if any(word in tag for word in words)),
+                (name for name, words in GROUPS.items() if any(word in tag for word in words)),
                 "others",
             )
-            tags[group] += 1
-            opened[group] += tag not in closed
-    return [[group, str(tags[group]), str(opened[group])] for group in [*KNOWN, "others"]]
+            num_tags[group] += 1
+            num_open[group] += tag not in closed
+    return [[group, str(num_tags[group]), str(num_open[group])] for group in [*GROUPS, "others"]]
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table whose second and third columns are numbers."""
-    marks = ["---:" if 0 < place < 3 else "---" for place in range(len(header))]
+def make_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a Markdown table whose second and third columns are numbers."""
+    marks = ["---:" if 0 < column < 3 else "---" for column in range(len(header))]
     return "\n".join(f"| {' | '.join(row)} |" for row in (header, marks, *rows))
 
 

@@ -28,17 +28,17 @@ from learngene_zoo.tasks.catalogue import suite
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
 import machine
-from grids import best_rates, finished, gain_text
+from grids import choose_rates, describe_gain, run_cells
 
 BUILD = Path(__file__).resolve().parent.parent / "build" / "gate"
 LAYERS = 12
-WHOLE = Arm(name="whole", method="lsamd", settings={"keep": tuple(range(1, LAYERS + 1))})
-SHUFFLED = replace(WHOLE, name="shuffled", control="shuffled")
+PRETRAINED = Arm(name="whole", method="lsamd", settings={"keep": tuple(range(1, LAYERS + 1))})
+SHUFFLED = replace(PRETRAINED, name="shuffled", control="shuffled")
 FAN_IN = replace(SCRATCH[1], name="scratch")
-ARMS = (WHOLE, SHUFFLED, FAN_IN)
+ARMS = (PRETRAINED, SHUFFLED, FAN_IN)
 REAL = "fashion_mnist"
 TASKS = (REAL, *suite("mini").tasks)
-WANTED = 6  # of the nine
+MIN_TARGETS = 6  # of the nine
 RECIPE = Recipe(images=1_000, batch_size=50, augment="none")
 EPOCHS, SEEDS = 8, (0, 1, 2)
 RATES, TUNING_TASKS, TUNING_SEED = (
@@ -49,33 +49,33 @@ RATES, TUNING_TASKS, TUNING_SEED = (
 
 
 def main(arguments: Sequence[str] = ()) -> None:
-    """Measure, print, and write."""
+    """Measure, print the table and write it."""
     if "--table" not in arguments:
-        rates = chosen_rates()
-        rows = finished(grid(TASKS, SEEDS, rates), BUILD)
-        found = [line_of(task, [row for row in rows if row.task == task]) for task in TASKS]
+        rates = tune_rates()
+        rows = run_cells(make_cells(TASKS, SEEDS, rates), BUILD)
+        table_rows = [make_row(task, [row for row in rows if row.task == task]) for task in TASKS]
         machine.write(
             "gate",
             {
                 "split": "validation",
-                "recipe": summary(),
+                "recipe": describe_recipe(),
                 "lr": rates,
-                "rows": found,
-                **passed(found),
+                "rows": table_rows,
+                **judge_rows(table_rows),
             },
         )
-    kept = read()
-    print(markdown(kept))
-    print(sentence(kept))
+    results = read_results()
+    print(make_table(results))
+    print(describe_result(results))
 
 
-def read() -> dict[str, Any]:
-    """The results as they were written."""
+def read_results() -> dict[str, Any]:
+    """Return the content of the results file."""
     return machine.read("gate")
 
 
-def summary() -> dict[str, Any]:
-    """What all arms have in common."""
+def describe_recipe() -> dict[str, Any]:
+    """Return the settings that all arms share."""
     return {
         "images": RECIPE.images,
         "batch_size": RECIPE.batch_size,
@@ -84,8 +84,10 @@ def summary() -> dict[str, Any]:
     }
 
 
-def grid(tasks: Sequence[str], seeds: Sequence[int], rates: Mapping[str, float]) -> list[Cell]:
-    """All arms on these tasks, evaluated on validation images."""
+def make_cells(
+    tasks: Sequence[str], seeds: Sequence[int], rates: Mapping[str, float]
+) -> list[Cell]:
+    """Return the cells of all arms on these tasks, evaluated on validation images."""
     return cells(
         tasks,
         ARMS,
@@ -99,59 +101,62 @@ def grid(tasks: Sequence[str], seeds: Sequence[int], rates: Mapping[str, float])
     )
 
 
-def chosen_rates() -> dict[str, float]:
-    """For each arm the rate with the best mean over the tuning tasks."""
-    return best_rates(
+def tune_rates() -> dict[str, float]:
+    """Return, for each arm, the rate with the best mean over the tuning tasks."""
+    return choose_rates(
         ARMS,
         RATES,
-        lambda rate: finished(
-            grid(TUNING_TASKS, [TUNING_SEED], {arm.name: rate for arm in ARMS}), BUILD
+        lambda rate: run_cells(
+            make_cells(TUNING_TASKS, [TUNING_SEED], {arm.name: rate for arm in ARMS}), BUILD
         ),
     )
 
 
-def line_of(task: str, rows: Sequence[Row]) -> dict[str, Any]:
-    """One line of the table: accuracies, and the whole's two gains with their intervals."""
+def make_row(task: str, rows: Sequence[Row]) -> dict[str, Any]:
+    """Return a row of the table: accuracies, and the two gains with their intervals."""
     rivals = {rival.name: [rival.name] for rival in (SHUFFLED, FAN_IN)}
-    found = gains_over_images(rows, WHOLE.name, rivals)
+    gains = gains_over_images(rows, PRETRAINED.name, rivals)
     return {
         "task": task,
-        **found,
-        "passed": found["over_shuffled_low"] > 0 and found["over_scratch_low"] > 0,
+        **gains,
+        "passed": gains["over_shuffled_low"] > 0 and gains["over_scratch_low"] > 0,
     }
 
 
-def passed(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Whether the gate is passed, and on how many of the nine."""
-    targets = sum(line["passed"] for line in found if line["task"] != REAL)
-    real = next(line["passed"] for line in found if line["task"] == REAL)
-    return {"passed": bool(real and targets >= WANTED), "targets": targets}
+def judge_rows(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return whether the gate is passed, and on how many of the nine targets."""
+    targets = sum(row["passed"] for row in rows if row["task"] != REAL)
+    real = next(row["passed"] for row in rows if row["task"] == REAL)
+    return {"passed": bool(real and targets >= MIN_TARGETS), "targets": targets}
 
 
-def markdown(kept: Mapping[str, Any]) -> str:
-    """The table as the card shows it, in per cent and points."""
-    head = "| task | whole | shuffled | scratch | gain over shuffled | gain over scratch | passed |"
-    lines = [head, "|---|---:|---:|---:|---:|---:|---|"]
-    for row in kept["rows"]:
+def make_table(results: Mapping[str, Any]) -> str:
+    """Return the table, in per cent and points."""
+    lines = [
+        "| task | whole | shuffled | scratch | gain over shuffled | gain over scratch | passed |",
+        "|---|---:|---:|---:|---:|---:|---|",
+    ]
+    for row in results["rows"]:
         accuracies = " | ".join(f"{100 * row[arm.name]:.1f}" for arm in ARMS)
-        gains = " | ".join(gain_text(row, rival) for rival in (SHUFFLED.name, FAN_IN.name))
+        gains = " | ".join(describe_gain(row, rival) for rival in (SHUFFLED.name, FAN_IN.name))
         lines.append(
             f"| `{row['task']}` | {accuracies} | {gains} | {'yes' if row['passed'] else 'no'} |"
         )
     return "\n".join(lines)
 
 
-def sentence(kept: Mapping[str, Any]) -> str:
-    """What was measured and what it says, in words."""
-    how, rates = kept["recipe"], ", ".join(f"{name} {rate:g}" for name, rate in kept["lr"].items())
-    verdict = "passed" if kept["passed"] else "not passed"
+def describe_result(results: Mapping[str, Any]) -> str:
+    """Return the sentences below the table."""
+    recipe = results["recipe"]
+    rates = ", ".join(f"{name} {rate:g}" for name, rate in results["lr"].items())
+    verdict = "passed" if results["passed"] else "not passed"
+    also = "also" if results["rows"][0]["passed"] else "not"
     return (
-        f"Validation accuracy in per cent after {how['epochs']} epochs on {how['images']:,}"
-        f" training images, mean of {how['seeds']} seeds; gains in points with 95 % intervals over"
-        f" the images. Learning rates ({rates}) were chosen on validation images with another seed."
-        f" The gate is {verdict}: both gains are certain on {kept['targets']} of the nine targets"
-        f" (six are wanted) and {'also' if kept['rows'][0]['passed'] else 'not'} on `{REAL}`. Made"
-        " by `python tools/gate.py`."
+        f"Validation accuracy in per cent after {recipe['epochs']} epochs on {recipe['images']:,}"
+        f" training images, mean of {recipe['seeds']} seeds; gains in points with 95 % intervals"
+        f" over the images. Learning rates ({rates}) were chosen on validation images with another"
+        f" seed. The gate is {verdict}: both gains are certain on {results['targets']} of the nine"
+        f" targets (six are wanted) and {also} on `{REAL}`. Made by `python tools/gate.py`."
     )
 
 

@@ -22,7 +22,7 @@ IMPORT_IN_TEXT = re.compile(r"from ([\w.]+) import (\w+)(?= *(?:;|\\n|\"))")
 
 
 def main() -> None:
-    """Move the modules of a mapping."""
+    """Move the modules of a mapping, and rewrite the files that name them."""
     lines = Path(sys.argv[1]).read_text(encoding="utf-8").splitlines()
     moves = dict(line.split() for line in lines if line.strip() and not line.startswith("#"))
     for old, new in moves.items():
@@ -78,18 +78,20 @@ def rewrite_import(match: re.Match[str], moves: Mapping[str, str]) -> str:
     indent, package, names = match.groups()
     if not any(f"{package}.{name}" in moves for name in re.findall(r"\w+", names)):
         return match[0]
-    kept, lines = [], []
+    unmoved, lines = [], []
     for name in (part.strip() for part in names.strip("()").split(",")):
         original, _, alias = name.partition(" as ")
         new = moves.get(f"{package}.{original}")
         if new is None:
-            kept += [name] if name else []
+            unmoved += [name] if name else []
             continue
         folder, _, base = new.rpartition(".")
-        shown = alias or original
-        lines.append(f"from {folder} import {base}" + (f" as {shown}" if shown != base else ""))
-    if kept:
-        lines.insert(0, f"from {package} import {', '.join(kept)}")
+        local_name = alias or original
+        lines.append(
+            f"from {folder} import {base}" + (f" as {local_name}" if local_name != base else "")
+        )
+    if unmoved:
+        lines.insert(0, f"from {package} import {', '.join(unmoved)}")
     return "\n".join(f"{indent}{line}" for line in lines)
 
 

@@ -53,10 +53,10 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
 from machine import RESULTS, write
 
 ROOT = Path(__file__).resolve().parent.parent
-LIST, ROWS = Path(__file__).with_name("mutants.toml"), RESULTS / "mutants.jsonl"
-REASONS, DRAWN = LIST.with_name("mutants_drawn.toml"), RESULTS / "mutants_drawn.jsonl"
+LIST_FILE, ROWS = Path(__file__).with_name("mutants.toml"), RESULTS / "mutants.jsonl"
+REASONS, DRAWN = LIST_FILE.with_name("mutants_drawn.toml"), RESULTS / "mutants_drawn.jsonl"
 # A copy of the checkout has these folders, too.
-OUR_FOLDERS = (str(LIST.parent), str(RESULTS.parent))
+OUR_FOLDERS = (str(LIST_FILE.parent), str(RESULTS.parent))
 LEAST, LEAST_DRAWN = 0.95, 0.90  # of all mutants
 PRELOADED = (
     *(
@@ -70,7 +70,7 @@ PRELOADED = (
     ),
     *("PIL.Image", "click.testing", "rich.progress", "pytest"),
 )
-# After so many seconds, and so many times what the tests take on the whole code, a mutant counts as
+# After so many seconds, and so many times the seconds of the tests without it, a mutant counts as
 # killed.
 PATIENCE, TIMES = 60.0, 5.0
 # Of a drawn mutant: the test files that are tried, processor seconds of a test, and seconds of a
@@ -79,23 +79,25 @@ MAX_FILES, TEST_SECONDS, STAGE_SECONDS = 16, 90.0, 1200.0
 MEMORY = 6 << 30  # bytes that one process may take
 
 
-class Red(Exception):
-    """Tests that fail without any mutant can tell nothing."""
+class FailingTests(Exception):
+    """Tests fail without a mutant, so that they cannot judge one."""
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """In `file`, `old` (which must occur once) becomes `new`; `tests` are arguments of pytest."""
+    """A change of a file: `old`, which must occur once, becomes `new`; `tests` are arguments of
+    pytest.
+    """
 
     file: str
     old: str
     new: str
     tests: tuple[str, ...]
-    why: str = ""  # no test can see it
+    why: str = ""  # the reason why no test can fail
 
     @property
     def name(self) -> str:
-        """Its file and the beginning of what it changes."""
+        """Its file and the beginning of the change."""
         return (
             f"{self.file}: {' '.join(self.old.split())[:50]} -> {' '.join(self.new.split())[:50]}"
         )
@@ -109,12 +111,12 @@ class Mutant:
 
     def find_line(self, root: Path) -> int:
         """Return the first line, from 1, that it changes."""
-        text, changed = (root / self.file).read_text(), self.applied(root)
+        text, changed = (root / self.file).read_text(), self.apply(root)
         pairs = zip(text.split("\n"), changed.split("\n"))
         return next(number for number, (old, new) in enumerate(pairs, 1) if old != new)
 
-    def problem(self, root: Path) -> str:
-        """Why it cannot be applied; empty if it can."""
+    def find_problem(self, root: Path) -> str:
+        """Return the reason why it cannot be applied; empty if it can."""
         if not (root / self.file).is_file():
             return f"{self.name}: there is no such file"
         count = (root / self.file).read_text().count(self.old)
@@ -132,41 +134,41 @@ class Mutant:
         if missing:
             return f"{self.name}: there is no {missing[0]}"
         try:
-            ast.parse(self.applied(root))
+            ast.parse(self.apply(root))
         except SyntaxError as error:
             return f"{self.name}: not valid Python afterwards ({error})"
         return ""
 
-    def applied(self, root: Path) -> str:
-        """The file's text with it."""
+    def apply(self, root: Path) -> str:
+        """Return the file's text with the change."""
         return (root / self.file).read_text().replace(self.old, self.new)
 
-    def key(self, root: Path) -> str:
-        """Changes with the file, the mutant and its tests."""
+    def compute_key(self, root: Path) -> str:
+        """Return a checksum of the file, the mutant and its tests."""
         text = (root / self.file).read_text()
         return hashlib.sha256(repr([text, self.old, self.new, self.tests]).encode()).hexdigest()[
             :16
         ]
 
 
-def load(path: Path = LIST) -> list[Mutant]:
-    """The list, in its order."""
-    found = tomllib.loads(path.read_text(encoding="utf-8"))["file"]
+def load_mutants(path: Path = LIST_FILE) -> list[Mutant]:
+    """Return the mutants of the list, in its order."""
+    files = tomllib.loads(path.read_text(encoding="utf-8"))["file"]
     return [
         Mutant(
             part["path"],
-            one["old"],
-            one["new"],
-            tuple(one.get("tests", part["tests"])),
-            one.get("why", ""),
+            entry["old"],
+            entry["new"],
+            tuple(entry.get("tests", part["tests"])),
+            entry.get("why", ""),
         )
-        for part in found
-        for one in part["mutants"]
+        for part in files
+        for entry in part["mutants"]
     ]
 
 
 def main() -> None:
-    """Try the mutants, print the table and keep it."""
+    """Try the mutants, print the table and write it."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -179,44 +181,48 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the draw")
     parser.add_argument("--list", action="store_true", help="print the mutants, and try none")
     parser.add_argument("--map", action="store_true", help="measure which tests run which lines")
-    given = parser.parse_args()
-    if given.map:
-        return measure_tests(given.only)
-    mutants = load() if given.draw is None else draw_mutants(given.draw, given.seed)
-    problems = [problem for mutant in mutants if (problem := mutant.problem(ROOT))]
+    args = parser.parse_args()
+    if args.map:
+        return measure_tests(args.only)
+    mutants = load_mutants() if args.draw is None else draw_mutants(args.draw, args.seed)
+    problems = [problem for mutant in mutants if (problem := mutant.find_problem(ROOT))]
     if problems:
         sys.exit("\n".join(problems))
-    place = ROWS if given.draw is None else DRAWN
-    chosen = [one for one in mutants if given.only in f"{one.file} {one.old} {one.new}"]
-    if given.list:
+    path = ROWS if args.draw is None else DRAWN
+    chosen = [
+        mutant for mutant in mutants if args.only in f"{mutant.file} {mutant.old} {mutant.new}"
+    ]
+    if args.list:
         return print("\n".join(mutant.describe() for mutant in chosen))
-    rows = read(place)
-    waiting = [one for one in chosen if given.fresh or not _is_killed(one, rows)]
+    rows = read_rows(path)
+    waiting = [mutant for mutant in chosen if args.fresh or not _is_killed(mutant, rows)]
     try:
-        for mutant, row in tried(waiting, given.jobs):
+        for mutant, row in try_mutants(waiting, args.jobs):
             rows[row["key"]] = row
-            listed = [rows[key] for one in mutants if (key := one.key(ROOT)) in rows]
-            keep(listed if given.draw is None else list(rows.values()), place)
+            listed = [rows[key] for mutant in mutants if (key := mutant.compute_key(ROOT)) in rows]
+            write_rows(listed if args.draw is None else list(rows.values()), path)
             print(f"{row['status']:9} {row['seconds']:6.1f} s   {mutant.describe()}", flush=True)
-    except Red as error:
+    except FailingTests as error:
         sys.exit(str(error))
-    if given.draw is None:
-        report(mutants, rows)
+    if args.draw is None:
+        report_list(mutants, rows)
     else:
-        report_draw(mutants, rows, given.seed)
+        report_draw(mutants, rows, args.seed)
 
 
 def _is_killed(mutant: Mutant, rows: dict[str, Any]) -> bool:
-    return rows.get(mutant.key(ROOT), {}).get("status") == "killed"
+    """Return whether a mutant has a result and was killed."""
+    return rows.get(mutant.compute_key(ROOT), {}).get("status") == "killed"
 
 
 def draw_mutants(count: int, seed: int) -> list[Mutant]:
-    """Return mutants drawn by chance from all of the code, without tests: those are chosen when one
-    is tried.
+    """Return mutants drawn by chance from all of the code.
+
+    They have no tests, which are chosen when a mutant is tried.
     """
     texts = {source: (ROOT / source).read_text() for source in mutants_map.list_sources(ROOT)}
     reasons = tomllib.loads(REASONS.read_text(encoding="utf-8"))["survivor"]
-    whys = {(one["file"], one["old"], one["new"]): one["why"] for one in reasons}
+    whys = {(entry["file"], entry["old"], entry["new"]): entry["why"] for entry in reasons}
     mutants = []
     for file, change in mutants_draw.draw_changes(texts, count, seed):
         old, new = mutants_draw.widen_change(texts[file], change)
@@ -226,8 +232,8 @@ def draw_mutants(count: int, seed: int) -> list[Mutant]:
 
 
 def measure_tests(only: str) -> None:
-    """Measure the test files that changed since they were measured, and keep the rows
-    of the map.
+    """Measure the test files that changed since they were measured, and write their rows of the
+    map.
     """
     preload()
     importlib.import_module("coverage")
@@ -236,31 +242,34 @@ def measure_tests(only: str) -> None:
         copy_checkout(tree)
         for test in mutants_map.list_unmeasured(ROOT):
             if only in test:
-                _, _, seconds = run_fork(tree, partial(_measure, test, tree), 3600.0)
+                _, _, seconds = run_fork(tree, partial(_measure_file, test, tree), 3600.0)
                 print(f"{test:60} {seconds:6.1f} s", flush=True)
 
 
-def _measure(test: str, tree: Path) -> int:
-    with tempfile.TemporaryDirectory() as place:
-        row = mutants_map.measure_file(test, Path(place))
-    mutants_map.keep_row(row, tree)
+def _measure_file(test: str, tree: Path) -> int:
+    """Measure a test file, write its row, and return pytest's exit code."""
+    with tempfile.TemporaryDirectory() as scratch:
+        row = mutants_map.measure_file(test, Path(scratch))
+    mutants_map.write_row(row, tree)
     return int(row["code"])
 
 
-def read(place: Path) -> dict[str, Any]:
-    """The results so far, by key."""
-    lines = place.read_text().splitlines() if place.is_file() else []
+def read_rows(path: Path) -> dict[str, Any]:
+    """Return the results so far, by key."""
+    lines = path.read_text().splitlines() if path.is_file() else []
     return {row["key"]: row for row in map(json.loads, lines)}
 
 
-def keep(rows: Sequence[dict[str, Any]], place: Path) -> None:
+def write_rows(rows: Sequence[dict[str, Any]], path: Path) -> None:
     """Write the results."""
-    place.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
-def tried(mutants: Sequence[Mutant], jobs: int) -> Iterator[tuple[Mutant, dict[str, Any]]]:
-    """Each mutant with its result, those of one set of tests together. Raises `Red` if tests fail
-    without any mutant.
+def try_mutants(mutants: Sequence[Mutant], jobs: int) -> Iterator[tuple[Mutant, dict[str, Any]]]:
+    """Yield each mutant with its result, those with the same tests together.
+
+    Raises:
+        FailingTests: if tests fail without any mutant.
     """
     suites: dict[tuple[str, ...], list[Mutant]] = {}
     for mutant in mutants:
@@ -269,86 +278,85 @@ def tried(mutants: Sequence[Mutant], jobs: int) -> Iterator[tuple[Mutant, dict[s
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         pool = ProcessPoolExecutor(jobs, get_context("fork"))
         try:
-            parts = [(tests, own) for tests, own in suites.items() if tests]
+            parts = [(tests, same) for tests, same in suites.items() if tests]
             parts += [
-                ((), [one]) for one in suites.get((), [])
+                ((), [mutant]) for mutant in suites.get((), [])
             ]  # drawn ones: a row as soon as it is there
-            waiting = [pool.submit(_rows_of_suite, folder, tests, own) for tests, own in parts]
-            for done in as_completed(waiting):
-                yield from done.result()
+            waiting = [pool.submit(_try_suite, folder, tests, same) for tests, same in parts]
+            for future in as_completed(waiting):
+                yield from future.result()
         finally:
             pool.shutdown(cancel_futures=True)
 
 
 def preload() -> None:
-    """Import what takes most of the time of a short run of tests, and is never changed. Tests run
-    in forks of this process.
-    """
+    """Import the slow packages that no mutant changes. Tests run in forks of this process."""
     os.environ.update(
         OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1", MPLBACKEND="agg"
     )
     for name in PRELOADED:
         with suppress(ImportError):
             importlib.import_module(name)
-    assert "learngene_zoo" not in sys.modules, "every fork must import the changed files anew"
+    assert "learngene_zoo" not in sys.modules, "every fork must import the changed files"
 
 
-def _rows_of_suite(folder: str, tests: tuple[str, ...], mutants: Sequence[Mutant]) -> list[Any]:
-    return list(of_suite(folder, tests, mutants))
+def _try_suite(folder: str, tests: tuple[str, ...], mutants: Sequence[Mutant]) -> list[Any]:
+    """Return the rows of `try_suite`."""
+    return list(try_suite(folder, tests, mutants))
 
 
-def of_suite(
+def try_suite(
     folder: str, tests: tuple[str, ...], mutants: Sequence[Mutant]
 ) -> Iterator[tuple[Mutant, dict[str, Any]]]:
-    """The rows of mutants that share their tests, tried in this process's own copy of
-    the checkout.
-    """
+    """Yield the rows of mutants with the same tests, tried in this process's copy of the files."""
     tree = Path(folder) / str(os.getpid())
     if not tree.is_dir():
         copy_checkout(tree)
     if not tests:
         selector = make_selector(tree)
-        yield from ((one, judge_drawn(tree, one, selector)) for one in mutants)
+        yield from ((mutant, judge_drawn(tree, mutant, selector)) for mutant in mutants)
         return
-    failed, usual = run(tree, tests, 600.0)
+    failed, usual = run_tests(tree, tests, 600.0)
     if failed:
-        raise Red(f"without any mutant, {' '.join(tests)} fails: {failed}")
-    yield from ((one, judged(tree, one, PATIENCE + TIMES * usual)) for one in mutants)
+        raise FailingTests(f"without any mutant, {' '.join(tests)} fails: {failed}")
+    yield from (
+        (mutant, judge_mutant(tree, mutant, PATIENCE + TIMES * usual)) for mutant in mutants
+    )
 
 
-def judged(tree: Path, mutant: Mutant, limit: float) -> dict[str, Any]:
-    """The row of a mutant that is applied to the copy of the checkout at `tree`, which is left as
-    it was.
+def judge_mutant(tree: Path, mutant: Mutant, limit: float) -> dict[str, Any]:
+    """Return the row of a mutant, which is applied to the copy of the checkout at `tree` for that
+    time.
     """
-    key = mutant.key(tree)
+    key = mutant.compute_key(tree)
     with apply_mutant(tree, mutant):
-        failed, seconds = run(tree, mutant.tests, limit)
+        failed, seconds = run_tests(tree, mutant.tests, limit)
     return make_row(key, mutant, failed, seconds)
 
 
 def make_row(key: str, mutant: Mutant, failed: str, seconds: float) -> dict[str, Any]:
-    """Return a mutant's line of the results; `failed` is the test that saw it, if one did."""
-    what = {"file": mutant.file, "old": mutant.old, "new": mutant.new}
+    """Return a mutant's row of the results; `failed` is the test that failed with it, or ""."""
+    change = {"file": mutant.file, "old": mutant.old, "new": mutant.new}
     status = "killed" if failed else "survived"
-    return {"key": key, **what, "status": status, "by": failed, "seconds": round(seconds, 1)}
+    return {"key": key, **change, "status": status, "by": failed, "seconds": round(seconds, 1)}
 
 
 @cache
 def make_selector(tree: Path) -> mutants_map.Selector:
-    """Return what chooses tests, once in each process."""
+    """Return the selector of tests, one for each process."""
     return mutants_map.Selector(tree, mutants_map.MAP)
 
 
 @contextmanager
 def apply_mutant(tree: Path, mutant: Mutant) -> Iterator[None]:
-    """Have a mutant in the copy of the checkout at `tree` within a with block."""
-    place = tree / mutant.file
-    before = place.read_text()
-    place.write_text(mutant.applied(tree))
+    """Apply a mutant to the copy of the checkout at `tree` within a with block."""
+    path = tree / mutant.file
+    text = path.read_text()
+    path.write_text(mutant.apply(tree))
     try:
         yield
     finally:
-        place.write_text(before)
+        path.write_text(text)
 
 
 def judge_drawn(tree: Path, mutant: Mutant, selector: mutants_map.Selector) -> dict[str, Any]:
@@ -356,16 +364,16 @@ def judge_drawn(tree: Path, mutant: Mutant, selector: mutants_map.Selector) -> d
 
     A test that fails must pass without the mutant; one that does not is left out from then on.
     """
-    key, total = mutant.key(tree), 0.0
+    key, total = mutant.compute_key(tree), 0.0
     waiting = selector.choose(mutant.file, mutant.find_line(tree), MAX_FILES)
     while waiting:
-        choice, known = waiting[0], set(selector.unsound)
+        choice, unsound = waiting[0], set(selector.unsound)
         with apply_mutant(tree, mutant):
             failed, seconds = run_choices(tree, [choice], selector.unsound)
         total += seconds
         if failed and selector.is_sound(failed, partial(run_choices, tree)):
             return make_row(key, mutant, failed, total)
-        if selector.unsound == known:  # else once more without the test that always fails
+        if selector.unsound == unsound:  # else once more without the test that always fails
             waiting = waiting[1:]
     return make_row(key, mutant, "", total)
 
@@ -373,7 +381,7 @@ def judge_drawn(tree: Path, mutant: Mutant, selector: mutants_map.Selector) -> d
 def run_choices(
     tree: Path, choices: Sequence[mutants_map.Choice], without: Collection[str] = ()
 ) -> tuple[str, float]:
-    """Run chosen tests as `run` does, but some of them; no test at all is no failure."""
+    """Run chosen tests as `run_tests` does, except `without`; no test at all is no failure."""
     selection = mutants_map.Selection(choices, TEST_SECONDS, without)
     files = [choice.file for choice in choices]
     code, printed, seconds = run_fork(tree, lambda: run_pytest(files, [selection]), STAGE_SECONDS)
@@ -382,20 +390,20 @@ def run_choices(
     return (name_failure(printed, code) if code not in (0, 5) else ""), seconds
 
 
-def run(tree: Path, tests: Sequence[str], limit: float) -> tuple[str, float]:
-    """The first of the tests that fails, or "timeout"; empty if all pass. And the seconds that
-    took.
+def run_tests(tree: Path, tests: Sequence[str], limit: float) -> tuple[str, float]:
+    """Return the first of the tests that fails, or "timeout"; empty if all pass. Also return the
+    seconds.
     """
     code, printed, seconds = run_fork(tree, lambda: run_pytest(tests), limit)
     if code is None:
         return "timeout", seconds
     if code in (4, 5):
-        raise Red(f"pytest found no tests in {' '.join(tests)}:\n{printed}")
+        raise FailingTests(f"pytest found no tests in {' '.join(tests)}:\n{printed}")
     return (name_failure(printed, code) if code else ""), seconds
 
 
 def name_failure(printed: str, code: int) -> str:
-    """Return the first test that pytest's output says failed, else pytest's exit code."""
+    """Return the first failed test in pytest's output; without one, pytest's exit code."""
     lines = [line.split(" - ")[0] for line in printed.splitlines()]
     failed = [line for line in lines if line.startswith(("FAILED ", "ERROR "))]
     return (failed or [f"pytest exited with {code}"])[0].removeprefix("FAILED ")
@@ -419,7 +427,7 @@ def run_fork(tree: Path, work: Callable[[], int], limit: float) -> tuple[int | N
     with tempfile.TemporaryFile() as output, tempfile.TemporaryDirectory(prefix="run-") as home:
         child = os.fork()
         if not child:
-            _work(tree, work, output.fileno(), home)
+            _run_child(tree, work, output.fileno(), home)
         ended, status = 0, 0
         while not ended and time.monotonic() - started < limit:
             time.sleep(0.02)
@@ -434,9 +442,9 @@ def run_fork(tree: Path, work: Callable[[], int], limit: float) -> tuple[int | N
     return code, printed, time.monotonic() - started
 
 
-def _work(tree: Path, work: Callable[[], int], output: int, home: str) -> NoReturn:
-    """In a fork: call `work` in the copy of the checkout, print to the file `output`, and end."""
-    code = 3  # pytest's for an error of its own
+def _run_child(tree: Path, work: Callable[[], int], output: int, home: str) -> NoReturn:
+    """Call `work` in a fork, in the copy of the checkout, print to the file `output`, and exit."""
+    code = 3  # pytest's code for an internal error
     try:
         os.setsid()
         os.chdir(tree)
@@ -446,7 +454,7 @@ def _work(tree: Path, work: Callable[[], int], output: int, home: str) -> NoRetu
         sys.path[:] = [
             str(tree),
             str(tree / "plugins"),
-            *(place for place in sys.path if place not in OUR_FOLDERS),
+            *(folder for folder in sys.path if folder not in OUR_FOLDERS),
         ]
         os.environ.update(PYTHONPATH=os.pathsep.join(sys.path[:2]), TMPDIR=home)
         tempfile.tempdir = None
@@ -459,7 +467,10 @@ def _work(tree: Path, work: Callable[[], int], output: int, home: str) -> NoRetu
 
 
 def copy_checkout(tree: Path) -> None:
-    """The files that git knows, compiled so that a changed one is always read anew."""
+    """Copy the files that git knows, and compile them.
+
+    A changed file is compiled again when it is imported.
+    """
     listed = subprocess.run(
         ["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True
     ).stdout
@@ -478,16 +489,17 @@ def copy_checkout(tree: Path) -> None:
     subprocess.run([sys.executable, "-m", *compiling], cwd=tree, check=True)
 
 
-def report(mutants: Sequence[Mutant], rows: dict[str, Any]) -> None:
-    """Print the table by file and what survives; keep both; exit with 1 if too much does."""
+def report_list(mutants: Sequence[Mutant], rows: dict[str, Any]) -> None:
+    """Print the table by file and the survivors; write both; exit with 1 if too many survive."""
     status = {
-        mutant: rows.get(mutant.key(ROOT), {}).get("status", "not tried") for mutant in mutants
+        mutant: rows.get(mutant.compute_key(ROOT), {}).get("status", "not tried")
+        for mutant in mutants
     }
     files = list(dict.fromkeys(mutant.file for mutant in mutants))
     table = [
-        {"file": file, "mutants": len(own), "killed": own.count("killed")}
+        {"file": file, "mutants": len(statuses), "killed": statuses.count("killed")}
         for file in files
-        for own in [[status[mutant] for mutant in mutants if mutant.file == file]]
+        for statuses in [[status[mutant] for mutant in mutants if mutant.file == file]]
     ]
     for line in table:
         print(f"{line['file']:50} {line['killed']:3} of {line['mutants']:3}")
@@ -501,7 +513,9 @@ def report(mutants: Sequence[Mutant], rows: dict[str, Any]) -> None:
     )
     if "not tried" not in status.values():
         survivors = [{"mutant": mutant.name, "why": mutant.why} for mutant in left]
-        seconds = sum(row["seconds"] for mutant in mutants for row in [rows[mutant.key(ROOT)]])
+        seconds = sum(
+            row["seconds"] for mutant in mutants for row in [rows[mutant.compute_key(ROOT)]]
+        )
         numbers = {
             "mutants": len(mutants),
             "killed": killed,
@@ -514,22 +528,30 @@ def report(mutants: Sequence[Mutant], rows: dict[str, Any]) -> None:
 
 
 def report_draw(mutants: Sequence[Mutant], rows: dict[str, Any], seed: int) -> None:
-    """Print and keep what became of the mutants of a seed; exit with 1 if too many survive."""
-    status = {one: rows.get(one.key(ROOT), {}).get("status", "not tried") for one in mutants}
-    killed = sum(value == "killed" for value in status.values())
-    tried = sum(value != "not tried" for value in status.values())
-    left = [one for one in mutants if status[one] == "survived"]
+    """Print and write the results of a seed's mutants; exit with 1 if too many survive."""
+    status = {
+        mutant: rows.get(mutant.compute_key(ROOT), {}).get("status", "not tried")
+        for mutant in mutants
+    }
+    num_killed = sum(value == "killed" for value in status.values())
+    num_tried = sum(value != "not tried" for value in status.values())
+    left = [mutant for mutant in mutants if status[mutant] == "survived"]
     for mutant in left:
         print(f"survived: {mutant.describe()}{f'   ({mutant.why})' if mutant.why else ''}")
-    share = killed / max(tried, 1)
+    share = num_killed / max(num_tried, 1)
     print(
-        f"seed {seed}: {killed} of {tried} are killed: {share:.1%}; {len(mutants) - tried} not"
-        " tried"
+        f"seed {seed}: {num_killed} of {num_tried} are killed: {share:.1%};"
+        f" {len(mutants) - num_tried} not tried"
     )
-    place = RESULTS / "mutants_drawn.json"
-    results = json.loads(place.read_text()) if place.is_file() else {}
-    survivors = [{"mutant": one.describe(), "why": one.why} for one in left]
-    numbers = {"count": len(mutants), "tried": tried, "killed": killed, "survivors": survivors}
+    path = RESULTS / "mutants_drawn.json"
+    results = json.loads(path.read_text()) if path.is_file() else {}
+    survivors = [{"mutant": mutant.describe(), "why": mutant.why} for mutant in left]
+    numbers = {
+        "count": len(mutants),
+        "tried": num_tried,
+        "killed": num_killed,
+        "survivors": survivors,
+    }
     write("mutants_drawn", {**results, str(seed): numbers})
     if share < LEAST_DRAWN:
         sys.exit(1)

@@ -3,32 +3,29 @@ from.
 
 Each line of code is as likely as any other; of a line's possible changes each is as likely as any
 other. A line's place in the draw is a checksum of the seed, the file's name and the line's text, so
-that a seed and a tree always give the same list, the first 60 of 150 are what a draw of 60 gives,
+that a seed and a tree always give the same list, the first 60 of 150 are the draw of 60,
 and an edit of one file moves no other file's lines.
 
-What a change is, by the node of the syntax tree:
+Changes by the node of the syntax tree:
 
     comparison      < <= and > >= exchanged, == !=, is, in: negated
     arithmetic      + - and * / exchanged, // to /, % to *, ** to *, & | exchanged, also in +=
     constant        a number one more or one less (a fraction doubled or halved), True and False
-                    exchanged, a word of data
-                    changed
+                    exchanged, a word of data changed
     logic           and or exchanged, an operand left out, not left out, a minus left out
     condition       of if, while, a comprehension or an expression: negated
     statement       a call, raise, assert, del, +=, or an assignment to an attribute or item: left
-                    out; break and continue
-                    exchanged
-    return          None instead of what is returned
+                    out; break and continue exchanged
+    return          None instead of the value
     call            two neighbouring arguments exchanged, an argument given by name left out, min
-                    max, any all, floor ceil,
-                    argmin argmax, startswith endswith, lstrip rstrip exchanged
+                    max, any all, floor ceil, argmin argmax, startswith endswith, lstrip rstrip
+                    exchanged
     slice           a bound one more or one less
 
-Left out, because no law of the program speaks of it: imports, annotations, docstrings, `__all__`,
-`if TYPE_CHECKING`,
-`if __name__ == "__main__"`, texts for people (a string with a space in it, or anything in a `raise`
-    but the raise itself), and
-f-strings (Python 3.11 does not say where the expressions in them stand).
+Left out, because tests do not check them: imports, annotations, docstrings, `__all__`, `if
+TYPE_CHECKING`, `if __name__ == "__main__"`, texts for people (a string with a space in it, or
+anything in a `raise` but the raise itself), and f-strings (Python 3.11 does not give the positions
+of the expressions in them).
 """
 
 from __future__ import annotations
@@ -86,7 +83,7 @@ class Change:
 
 
 class Text:
-    """A source's bytes, its syntax tree and where its nodes stand."""
+    """The bytes of a source, its syntax tree and the positions of its nodes."""
 
     def __init__(self, text: str) -> None:
         self.bytes = text.encode()
@@ -107,21 +104,21 @@ class Text:
         """Return a node's text."""
         return self.bytes[self.start(node) : self.end(node)].decode()
 
-    def line_of(self, place: int) -> int:
-        """Return the line, from 1, that a byte stands in."""
-        return self.bytes.count(b"\n", 0, place) + 1
+    def find_line(self, position: int) -> int:
+        """Return the line, from 1, of a byte."""
+        return self.bytes.count(b"\n", 0, position) + 1
 
     def replace(self, start: int, end: int, new: str) -> Change:
         """Return the change of some bytes."""
-        return Change(start, end, new, self.line_of(start))
+        return Change(start, end, new, self.find_line(start))
 
     def replace_between(self, left: ast.expr, right: ast.expr, old: str, new: str) -> Change | None:
-        """Return the change of the operator that stands between two nodes."""
+        """Return the change of the operator between two nodes; None if it is not found."""
         start = self.bytes.find(old.encode(), self.end(left), self.start(right))
         return None if start < 0 else self.replace(start, start + len(old), new)
 
     def apply(self, change: Change) -> str:
-        """Return the whole text with a change."""
+        """Return the text with a change."""
         new = self.bytes[: change.start] + change.new.encode() + self.bytes[change.end :]
         return new.decode()
 
@@ -144,6 +141,7 @@ def is_fault(text: str, change: Change) -> bool:
 
 
 def _visit(source: Text, node: ast.AST) -> Iterator[Change]:
+    """Yield the changes of a node and of its children."""
     if _is_left_out(node):
         return
     if isinstance(node, ast.stmt):
@@ -153,11 +151,12 @@ def _visit(source: Text, node: ast.AST) -> Iterator[Change]:
     yield from _change_condition(source, node)
     if isinstance(node, ast.Raise):
         return
-    for child in _children(node):
+    for child in _list_children(node):
         yield from _visit(source, child)
 
 
 def _is_left_out(node: ast.AST) -> bool:
+    """Return whether a node is not changed."""
     match node:
         case ast.Import() | ast.ImportFrom() | ast.JoinedStr() | ast.Expr(value=ast.Constant()):
             return True
@@ -170,18 +169,19 @@ def _is_left_out(node: ast.AST) -> bool:
     return False
 
 
-def _children(node: ast.AST) -> list[ast.AST]:
-    """A node's parts without annotations."""
+def _list_children(node: ast.AST) -> list[ast.AST]:
+    """Return a node's parts without annotations."""
     left_out = {"annotation", "returns", "type_comment"}
     children: list[ast.AST] = []
     for name, value in ast.iter_fields(node):
         if name not in left_out:
             values = value if isinstance(value, list) else [value]
-            children += [one for one in values if isinstance(one, ast.AST)]
+            children += [child for child in values if isinstance(child, ast.AST)]
     return children
 
 
 def _change_statement(source: Text, node: ast.stmt) -> Iterator[Change]:
+    """Yield the changes of a statement itself."""
     start, end = source.start(node), source.end(node)
     match node:
         case ast.Expr() | ast.Raise() | ast.Assert() | ast.Delete():
@@ -206,6 +206,7 @@ def _change_statement(source: Text, node: ast.stmt) -> Iterator[Change]:
 
 
 def _change_condition(source: Text, node: ast.AST) -> Iterator[Change]:
+    """Yield the negated conditions of a node."""
     tests: list[ast.expr] = []
     match node:
         case ast.If(test=test) | ast.While(test=test) | ast.IfExp(test=test):
@@ -219,6 +220,7 @@ def _change_condition(source: Text, node: ast.AST) -> Iterator[Change]:
 
 
 def _change_expression(source: Text, node: ast.expr) -> Iterator[Change]:
+    """Yield the changes of an expression itself."""
     start, end = source.start(node), source.end(node)
     match node:
         case ast.Constant(value=value):
@@ -248,6 +250,7 @@ def _change_expression(source: Text, node: ast.expr) -> Iterator[Change]:
 
 
 def _change_constant(value: object) -> list[str]:
+    """Return the replacements of a constant."""
     if isinstance(value, bool):
         return [str(not value)]
     if isinstance(value, int):
@@ -262,24 +265,27 @@ def _change_constant(value: object) -> list[str]:
 def _change_comparison(
     source: Text, values: Sequence[ast.expr], ops: Sequence[ast.cmpop]
 ) -> Iterator[Change]:
+    """Yield the changes of the operators of a comparison."""
     for left, op, right in zip(values, ops, values[1:]):
-        old, others = COMPARISONS[type(op)]
-        for new in others:
+        old, replacements = COMPARISONS[type(op)]
+        for new in replacements:
             if change := source.replace_between(left, right, old, new):
                 yield change
 
 
 def _change_logic(source: Text, node: ast.BoolOp) -> Iterator[Change]:
+    """Yield the changes of an `and` or `or`."""
     old, new = ("and", "or") if isinstance(node.op, ast.And) else ("or", "and")
-    for place, (left, right) in enumerate(zip(node.values, node.values[1:])):
+    for index, (left, right) in enumerate(zip(node.values, node.values[1:])):
         if change := source.replace_between(left, right, old, new):
             yield change
-        if place == 0:
+        if index == 0:
             yield source.replace(source.start(left), source.start(right), "")
         yield source.replace(source.end(left), source.end(right), "")
 
 
 def _change_call(source: Text, node: ast.Call) -> Iterator[Change]:
+    """Yield the changes of the arguments of a call."""
     for left, right in zip(node.args, node.args[1:]):
         texts = source.read(left), source.read(right)
         starred = isinstance(left, ast.Starred) or isinstance(right, ast.Starred)
@@ -298,12 +304,10 @@ def _change_call(source: Text, node: ast.Call) -> Iterator[Change]:
 
 
 def widen_change(text: str, change: Change) -> tuple[str, str]:
-    """Return whole lines of a text that occur once and have the change in them, and what they
-    become.
-    """
+    """Return the lines around a change that occur once in the text, and their replacement."""
     source = Text(text)
     lines = source.bytes.splitlines(keepends=True)
-    first, last = change.line - 1, source.line_of(max(change.start, change.end - 1)) - 1
+    first, last = change.line - 1, source.find_line(max(change.start, change.end - 1)) - 1
     while True:
         start, end = source.starts[first], source.starts[last + 1]
         old = source.bytes[start:end]
@@ -315,16 +319,16 @@ def widen_change(text: str, change: Change) -> tuple[str, str]:
 
 
 def read_lines(text: str, change: Change) -> tuple[str, str]:
-    """Return the lines that a change is in, without their margins, and what they become."""
+    """Return the lines of a change, without their margins, and their replacement."""
     source = Text(text)
-    last = source.line_of(max(change.start, change.end - 1))
+    last = source.find_line(max(change.start, change.end - 1))
     start, end = source.starts[change.line - 1], source.starts[last]
     new = source.bytes[start : change.start] + change.new.encode() + source.bytes[change.end : end]
     return source.bytes[start:end].decode().strip(), new.decode().strip()
 
 
-def rank(*parts: object) -> str:
-    """Return a checksum that gives things an order by chance."""
+def compute_order_key(*parts: object) -> str:
+    """Return a checksum of the parts, by which things are sorted in a random order."""
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
@@ -339,16 +343,20 @@ def draw_changes(texts: dict[str, str], count: int, seed: int) -> list[tuple[str
         by_line: dict[int, list[Change]] = {}
         for change in list_changes(text):
             by_line.setdefault(change.line, []).append(change)
-        seen: dict[str, int] = {}
+        occurrences: dict[str, int] = {}
         for line, changes in sorted(by_line.items()):
             words = split[line - 1].strip()
-            seen[words] = seen.get(words, 0) + 1
-            lines.append((rank(seed, file, words, seen[words]), file, changes))
-    drawn: list[tuple[str, Change]] = []
-    for place, file, changes in sorted(lines, key=lambda one: one[:2]):
-        if len(drawn) == count:
+            occurrences[words] = occurrences.get(words, 0) + 1
+            lines.append((compute_order_key(seed, file, words, occurrences[words]), file, changes))
+    drawn_changes: list[tuple[str, Change]] = []
+    for order_key, file, changes in sorted(lines, key=lambda line: line[:2]):
+        if len(drawn_changes) == count:
             break
         first = min(change.start for change in changes)
-        changes.sort(key=lambda one: rank(place, one.new, one.start - first, one.end - first))
-        drawn += [(file, one) for one in changes if is_fault(texts[file], one)][:1]
-    return drawn
+        changes.sort(
+            key=lambda change: compute_order_key(
+                order_key, change.new, change.start - first, change.end - first
+            )
+        )
+        drawn_changes += [(file, change) for change in changes if is_fault(texts[file], change)][:1]
+    return drawn_changes

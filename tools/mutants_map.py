@@ -29,7 +29,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 MAP = ROOT / ".mutants_map"
-# Which hold of the whole tree, or of small parts of it that they do not name.
+# Tests of the whole tree, or of small parts of it that they do not name.
 LAWS = (
     "tests/core/test_laws_of_the_tree.py",
     "tests/core/test_values.py",
@@ -42,7 +42,7 @@ MEASURE_SECONDS = 1500.0  # for one test file
 
 
 class Contexts:
-    """Tell coverage which test or wide fixture runs, and how long each test takes."""
+    """Record which lines each test and each wide fixture runs, and the seconds of each test."""
 
     def __init__(self, coverage: Any) -> None:
         self.coverage = coverage
@@ -52,14 +52,14 @@ class Contexts:
         self.shared = 0.0  # seconds of wide fixtures
 
     def switch(self, context: str) -> str:
-        """Give what runs from here on to a context, and return the one before."""
+        """Switch coverage to a context, and return the context before."""
         before, self.current = self.current, context
         self.coverage.switch_context(context)
         return before
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
-        """Give a test's lines and seconds to it."""
+        """Record a test's lines and seconds."""
         self.switch(item.nodeid)
         self.fixtures[item.nodeid] = list(getattr(item, "fixturenames", []))
         started, shared = time.monotonic(), self.shared
@@ -73,7 +73,7 @@ class Contexts:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: Any, request: Any) -> Iterator[None]:
-        """Give the lines of a fixture that several tests share to the fixture."""
+        """Record the lines of a fixture that several tests share."""
         if fixturedef.scope == "function":
             return (yield)
         before, started = self.switch(f"fixture:{fixturedef.argname}"), time.monotonic()
@@ -96,7 +96,9 @@ def measure_file(test: str, folder: Path) -> dict[str, Any]:
     settings = folder / "coveragerc"
     include = [str(tree / "learngene_zoo/*"), str(tree / "plugins/*"), str(tree / "hubconf.py")]
     lines = ["[run]", "parallel = true", "context = process", f"data_file = {folder}/process"]
-    settings.write_text("\n".join([*lines, "include =", *(f"    {one}" for one in include)]) + "\n")
+    settings.write_text(
+        "\n".join([*lines, "include =", *(f"    {pattern}" for pattern in include)]) + "\n"
+    )
     os.environ["COVERAGE_PROCESS_START"] = str(settings)
     coverage = Coverage(data_file=str(folder / "data"), include=include, config_file=False)
     contexts = Contexts(coverage)
@@ -130,17 +132,20 @@ def read_lines(files: Sequence[Path], tree: Path) -> dict[str, dict[str, list[in
             for line, contexts in data.contexts_by_lineno(name).items():
                 for context in contexts:
                     lines.setdefault(source, {}).setdefault(context, set()).add(line)
-    return {source: {key: sorted(own) for key, own in of.items()} for source, of in lines.items()}
+    return {
+        source: {key: sorted(numbers) for key, numbers in by_context.items()}
+        for source, by_context in lines.items()
+    }
 
 
-def digest(text: str) -> str:
+def compute_digest(text: str) -> str:
     """Return a short checksum of a text."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def list_tests(root: Path = ROOT) -> list[str]:
     """Return the test files, by name."""
-    return sorted(str(one.relative_to(root)) for one in (root / "tests").rglob("test_*.py"))
+    return sorted(str(path.relative_to(root)) for path in (root / "tests").rglob("test_*.py"))
 
 
 def list_sources(root: Path = ROOT) -> list[str]:
@@ -155,7 +160,9 @@ def list_unmeasured(root: Path = ROOT, folder: Path = MAP) -> list[str]:
     """Return the test files that changed since they were measured, or never were."""
     rows = {row["test"]: row["text"] for row in read_rows(folder)}
     return [
-        test for test in list_tests(root) if rows.get(test) != digest((root / test).read_text())
+        test
+        for test in list_tests(root)
+        if rows.get(test) != compute_digest((root / test).read_text())
     ]
 
 
@@ -164,31 +171,31 @@ def read_rows(folder: Path = MAP) -> list[dict[str, Any]]:
     return [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]
 
 
-def keep_row(row: dict[str, Any], tree: Path, folder: Path = MAP) -> None:
+def write_row(row: dict[str, Any], tree: Path, folder: Path = MAP) -> None:
     """Write a test file's row, and the texts of the sources that it ran."""
     (folder / "sources").mkdir(parents=True, exist_ok=True)
-    row["text"] = digest((tree / row["test"]).read_text())
+    row["text"] = compute_digest((tree / row["test"]).read_text())
     row["sources"] = {}
     for source in row["lines"]:
         text = (tree / source).read_text()
-        row["sources"][source] = digest(text)
-        place = folder / "sources" / digest(text)
-        if not place.exists():
-            place.write_text(text)
+        row["sources"][source] = compute_digest(text)
+        path = folder / "sources" / compute_digest(text)
+        if not path.exists():
+            path.write_text(text)
     (folder / f"{row['test'].replace('/', '--')}.json").write_text(json.dumps(row))
 
 
 @dataclass(frozen=True)
 class Site:
-    """Where a mutant stands: the lines of its statement, and the names by which tests could reach
+    """The place of a mutant: the lines of its statement, and the names by which tests could reach
     it.
     """
 
     lines: range
-    names: tuple[str, ...]  # of the function, its class, or what the statement defines
+    names: tuple[str, ...]  # of the function, its class, or the definitions of the statement
     runs_at_import: bool
     body: range  # of the function or class around it
-    said: tuple[str, ...] = ()  # phrases of its texts, which a test of a message has too
+    phrases: tuple[str, ...] = ()  # of its texts, which tests of messages have, too
 
 
 @dataclass(frozen=True)
@@ -201,74 +208,79 @@ class Choice:
 
 
 def find_site(text: str, line: int) -> Site:
-    """Return where the line of a source stands."""
+    """Return the site of a line of a source."""
     tree = ast.parse(text)
     names: list[str] = []
     node: ast.AST = tree
     body, at_import = range(1, text.count("\n") + 2), True
     statement: ast.stmt | None = None
-    while inner := [one for one in _statements(node) if line in _span(one)]:
+    while inner := [
+        inner_statement
+        for inner_statement in _list_statements(node)
+        if line in _find_span(inner_statement)
+    ]:
         node = statement = inner[0]
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             names.append(node.name)
-            body = _span(node)
+            body = _find_span(node)
             is_header = line < node.body[0].lineno
             at_import = isinstance(node, ast.ClassDef) or is_header
-    targets = _targets(statement) if at_import else []
-    lines = _head(statement) if statement is not None else range(line, line + 1)
-    own = [name for name in [*names, *targets] if not name.startswith("__")]
-    return Site(lines, tuple(reversed(own)), at_import, body, _phrases(statement))
+    targets = _list_targets(statement) if at_import else []
+    lines = _find_head(statement) if statement is not None else range(line, line + 1)
+    site_names = [name for name in [*names, *targets] if not name.startswith("__")]
+    return Site(lines, tuple(reversed(site_names)), at_import, body, _list_phrases(statement))
 
 
-def _statements(node: ast.AST) -> list[ast.stmt]:
-    """The statements directly within a node, those of its branches and handlers too."""
-    found: list[ast.stmt] = []
+def _list_statements(node: ast.AST) -> list[ast.stmt]:
+    """Return the statements directly within a node, also those of its branches and handlers."""
+    statements: list[ast.stmt] = []
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.stmt):
-            found.append(child)
+            statements.append(child)
         elif isinstance(child, ast.ExceptHandler | ast.match_case):
-            found += _statements(child)
-    return found
+            statements += _list_statements(child)
+    return statements
 
 
-def _span(node: ast.stmt) -> range:
-    """A statement's lines, with its decorators."""
+def _find_span(node: ast.stmt) -> range:
+    """Return a statement's lines, with its decorators."""
     decorators = getattr(node, "decorator_list", [])
-    first = min([node.lineno, *(one.lineno for one in decorators)])
+    first = min([node.lineno, *(decorator.lineno for decorator in decorators)])
     return range(first, (node.end_lineno or node.lineno) + 1)
 
 
-def _head(node: ast.stmt) -> range:
-    """A statement's lines without those of the statements within it."""
-    inner = [one.lineno for one in _statements(node)]
-    whole = _span(node)
-    return range(whole.start, max(min([*inner, whole.stop]), whole.start + 1))
+def _find_head(node: ast.stmt) -> range:
+    """Return a statement's lines without those of the statements within it."""
+    inner = [statement.lineno for statement in _list_statements(node)]
+    span = _find_span(node)
+    return range(span.start, max(min([*inner, span.stop]), span.start + 1))
 
 
-def _phrases(statement: ast.stmt | None) -> tuple[str, ...]:
-    """Every three words in a row of a statement's strings, unless it is a class or function."""
+def _list_phrases(statement: ast.stmt | None) -> tuple[str, ...]:
+    """Return every three words in a row of a statement's strings; none of a class or function."""
     if statement is None or isinstance(
         statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
     ):
         return ()
     strings = [
-        one.value
-        for one in ast.walk(statement)
-        if isinstance(one, ast.Constant) and isinstance(one.value, str)
+        child.value
+        for child in ast.walk(statement)
+        if isinstance(child, ast.Constant) and isinstance(child.value, str)
     ]
     rows = [string.split() for string in strings]
     return tuple(" ".join(row[start : start + 3]) for row in rows for start in range(len(row) - 2))
 
 
-def _targets(node: ast.stmt | None) -> list[str]:
+def _list_targets(node: ast.stmt | None) -> list[str]:
+    """Return the names to which a statement assigns."""
     targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-    return [one.id for one in targets if isinstance(one, ast.Name)]
+    return [target.id for target in targets if isinstance(target, ast.Name)]
 
 
 class Selector:
     """Choose the tests for a mutant.
 
-    The nearest by name first, without those known not to run it.
+    Those that are nearest by name come first. Tests that the map excludes are left out.
     """
 
     def __init__(self, root: Path = ROOT, folder: Path = MAP) -> None:
@@ -282,17 +294,19 @@ class Selector:
         self.scopes_of: dict[str, list[tuple[tuple[str, ...], set[str]]]] = {}
 
     def choose(self, source: str, line: int, most: int) -> list[Choice]:
-        """Return at most so many test files for a line of a source, the most promising first, and
+        """Return at most `most` test files for a line of a source, the most promising first, and
         those of `LAWS`.
         """
         site = find_site(self.sources[source], line)
         callers = self.list_callers(source, site)
-        scores = {test: self.score(test, source, site, callers) for test in self.tests}
-        near = sorted(scores, key=lambda one: (-scores[one], one))
-        choices = [(test, self.restrict(test, source, site)) for test in near]
-        kept = [one for test, one in choices if one and (scores[test] > 0 or one.tests)]
-        laws = [one for test, one in choices if one and test in LAWS and one not in kept[:most]]
-        return [*kept[:most], *laws]
+        scores = {test: self.compute_score(test, source, site, callers) for test in self.tests}
+        near = sorted(scores, key=lambda test: (-scores[test], test))
+        choices = [(test, self.restrict_tests(test, source, site)) for test in near]
+        usable = [item for test, item in choices if item and (scores[test] > 0 or item.tests)]
+        laws = [
+            item for test, item in choices if item and test in LAWS and item not in usable[:most]
+        ]
+        return [*usable[:most], *laws]
 
     def is_sound(self, failed: str, run: Callable[[list[Choice]], tuple[str, float]]) -> bool:
         """Return whether a test that failed passes alone without the mutant, where `run`
@@ -306,42 +320,42 @@ class Selector:
             (self.sound if passes else self.unsound).add(test)
         return test in self.sound
 
-    def score(self, test: str, source: str, site: Site, callers: Sequence[str]) -> float:
-        """Return how near a test file is to a line of a source, by what it names."""
+    def compute_score(self, test: str, source: str, site: Site, callers: Sequence[str]) -> float:
+        """Return how near a test file is to a line of a source, by the names in it."""
         module = source.removeprefix("plugins/").removesuffix(".py").replace("/", ".")
         package, _, name = module.rpartition(".")
         text = self.tests[test]
         imports = rf"\b{re.escape(module)}\b|from {re.escape(package)} import [^\n]*\b{name}\b"
         score = 2.0 if re.search(imports, text) else 0.0
         for weight, word in zip((3.0, 1.5, 1.5), site.names):
-            score += weight * self.weigh(word, test)
-        score += sum(0.5 * self.weigh(caller, test) for caller in callers)
-        score += 3.0 * any(phrase in text for phrase in site.said)
+            score += weight * self.compute_weight(word, test)
+        score += sum(0.5 * self.compute_weight(caller, test) for caller in callers)
+        score += 3.0 * any(phrase in text for phrase in site.phrases)
         words = set(re.split(r"[/_.]", source)) - {"py", "plugins", "learngene", "zoo", "lgzoo"}
-        own = re.split(r"[/_.]", test)
+        test_words = re.split(r"[/_.]", test)
         return score + sum(
-            0.7 for word in words if any(part.startswith(word.rstrip("s")) for part in own)
+            0.7 for word in words if any(part.startswith(word.rstrip("s")) for part in test_words)
         )
 
-    def weigh(self, word: str, test: str) -> float:
-        """Return 0 if a test file does not have the word, else more the fewer of them have it."""
+    def compute_weight(self, word: str, test: str) -> float:
+        """Return 0 if a test file does not have the word, else more if fewer of them have it."""
         if word not in self.mentions:
-            self.mentions[word] = {one for one, words in self.words.items() if word in words}
+            self.mentions[word] = {name for name, words in self.words.items() if word in words}
         having = self.mentions[word]
         return 1 / len(having) ** 0.5 if test in having else 0.0
 
     def list_callers(self, source: str, site: Site) -> list[str]:
-        """Return the names of the functions and classes that name what is at a site."""
+        """Return the names of the functions and classes that use the name of a site."""
         callers: dict[str, None] = {}
-        for file in [source, *(one for one in self.sources if one != source)]:
-            for names, words in self.scopes(file) if site.names else []:
+        for file in [source, *(other for other in self.sources if other != source)]:
+            for names, words in self.list_scopes(file) if site.names else []:
                 if site.names[0] in words:
                     callers.update(dict.fromkeys(names))
             if len(callers) > 12:
                 break
         return [name for name in callers if name not in site.names][:12]
 
-    def scopes(self, source: str) -> list[tuple[tuple[str, ...], set[str]]]:
+    def list_scopes(self, source: str) -> list[tuple[tuple[str, ...], set[str]]]:
         """Return the functions and classes of a source, each with the words in it."""
         if source not in self.scopes_of:
             text = self.sources[source]
@@ -356,39 +370,43 @@ class Selector:
             ]
         return self.scopes_of[source]
 
-    def restrict(self, test: str, source: str, site: Site) -> Choice | None:
+    def restrict_tests(self, test: str, source: str, site: Site) -> Choice | None:
         """Return the tests of a file that run a site; None if the map says that none does."""
         row = self.rows.get(test)
-        if row is None or row["text"] != digest(self.tests[test]) or row["code"] not in (0, 5):
+        if (
+            row is None
+            or row["text"] != compute_digest(self.tests[test])
+            or row["code"] not in (0, 5)
+        ):
             return Choice(test)
-        lines = self.align(row["sources"].get(source), source, site)
+        lines = self.find_measured_lines(row["sources"].get(source), source, site)
         contexts = row["lines"].get(source, {})
-        running = {context for context, own in contexts.items() if lines.intersection(own)}
-        own = [
+        running = {context for context, numbers in contexts.items() if lines.intersection(numbers)}
+        running_tests = [
             name
             for name in row["seconds"]
             if name in running
             or any(f"fixture:{fixture}" in running for fixture in row["fixtures"][name])
         ]
-        seconds = row["shared"] + sum(row["seconds"][name] for name in own)
-        if own or not running:
-            return Choice(test, tuple(own), seconds) if own else None
+        seconds = row["shared"] + sum(row["seconds"][name] for name in running_tests)
+        if running_tests or not running:
+            return Choice(test, tuple(running_tests), seconds) if running_tests else None
         return Choice(test, (), row["shared"] + sum(row["seconds"].values()))
 
-    def align(self, sha: str | None, source: str, site: Site) -> set[int]:
+    def find_measured_lines(self, sha: str | None, source: str, site: Site) -> set[int]:
         """Return the lines that a site had in the text of its source that was measured."""
         if sha is None:
             return set()
-        wanted = site.body if site.runs_at_import else site.lines
+        site_lines = site.body if site.runs_at_import else site.lines
         old = (self.folder / "sources" / sha).read_text()
-        if digest(self.sources[source]) == sha:
-            return set(wanted)
+        if compute_digest(self.sources[source]) == sha:
+            return set(site_lines)
         blocks = difflib.SequenceMatcher(
             None, old.split("\n"), self.sources[source].split("\n"), autojunk=False
         ).get_matching_blocks()
         return {
             block.a + line - 1 - block.b + 1
-            for line in wanted
+            for line in site_lines
             for block in blocks
             if block.b <= line - 1 < block.b + block.size
         }
@@ -404,19 +422,21 @@ class Selection:
         self.choices, self.limit, self.without = choices, limit, without
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Leave the other tests out."""
-        there = {item.nodeid for item in items}
-        whole = {
-            one.file for one in self.choices if not one.tests or not there.issuperset(one.tests)
+        """Deselect the other tests."""
+        collected = {item.nodeid for item in items}
+        complete_files = {
+            choice.file
+            for choice in self.choices
+            if not choice.tests or not collected.issuperset(choice.tests)
         }
-        wanted = {test for one in self.choices for test in one.tests}
-        wanted |= {name for name in there if name.split("::")[0] in whole}
-        items[:] = [item for item in items if item.nodeid in wanted.difference(self.without)]
+        selected = {test for choice in self.choices for test in choice.tests}
+        selected |= {name for name in collected if name.split("::")[0] in complete_files}
+        items[:] = [item for item in items if item.nodeid in selected.difference(self.without)]
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
-        """Stop a test that takes too long, as one that fails."""
-        signal.signal(signal.SIGPROF, lambda *_: _stop(item.nodeid))
+        """Stop a test that takes too long, as a failed one."""
+        signal.signal(signal.SIGPROF, lambda *_: _stop_test(item.nodeid))
         signal.setitimer(signal.ITIMER_PROF, self.limit)
         try:
             return (yield)
@@ -424,6 +444,7 @@ class Selection:
             signal.setitimer(signal.ITIMER_PROF, 0)
 
 
-def _stop(test: str) -> None:
+def _stop_test(test: str) -> None:
+    """Print that a test failed, and end the process."""
     print(f"\nFAILED {test} - timeout", flush=True)
     os._exit(1)

@@ -58,12 +58,12 @@ def build_page() -> str:
     methods = group_by_package(tables["learngene_zoo.methods"])
     suites = group_by_package(tables["learngene_zoo.suites"])
     rows = [
-        f"| `{package}` | {describe(package)} | {join(methods.get(package, ()))} "
-        f"| {join(suites.get(package, ()))} |"
+        f"| `{package}` | {describe_package(package)} | {format_names(methods.get(package, ()))} "
+        f"| {format_names(suites.get(package, ()))} |"
         for package in sorted({*methods, *suites})
     ]
-    others = [f"- [{name}]({address}): {sentence}" for name, address, sentence in OTHERS]
-    return TEXT.format(rows="\n".join(rows), others="\n".join(others) or "None is listed yet.")
+    other_lines = [f"- [{name}]({address}): {sentence}" for name, address, sentence in OTHERS]
+    return TEXT.format(rows="\n".join(rows), others="\n".join(other_lines) or "None is listed yet.")
 
 
 def group_by_package(references: dict[str, Any]) -> dict[str, list[str]]:
@@ -74,14 +74,14 @@ def group_by_package(references: dict[str, Any]) -> dict[str, list[str]]:
     return groups
 
 
-def describe(package: str) -> str:
+def describe_package(package: str) -> str:
     """Return the first sentence of a package's docstring, without its full stop."""
     source = (ROOT / "plugins" / package / "__init__.py").read_text(encoding="utf-8")
     text = " ".join((ast.get_docstring(ast.parse(source)) or "").split())
     return text.partition(". ")[0].removesuffix(".")
 
 
-def join(names: list[str] | tuple[()]) -> str:
+def format_names(names: list[str] | tuple[()]) -> str:
     """Return the names as code, separated by commas."""
     return ", ".join(f"`{name}`" for name in names)
 

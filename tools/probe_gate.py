@@ -52,12 +52,12 @@ NAME = "probe_gate"
 REAL, LEFT_OUT = ("digits", "fashion_mnist"), ("wings", "petals")
 TASKS = (*REAL, *LEFT_OUT, *(name for name in suite("mini").tasks if name not in LEFT_OUT))
 DEPTHS, EARLY = (0, 1, 2, 3, 4, 6, 8, 10, 12), 3
-IMAGES, JUDGED, SEEDS = 1_000, 1_000, (0, 1, 2)
+IMAGES, VALIDATION_IMAGES, SEEDS = 1_000, 1_000, (0, 1, 2)
 TOKENS = ("both", "class", "patches")  # of a ViT's features; `both` decides
 
 
-class Judged(NamedTuple):
-    """The ViT that is judged, and what is known of it."""
+class Candidate(NamedTuple):
+    """The ViT that is judged, and facts about it."""
 
     name: str
     model: Model
@@ -69,29 +69,29 @@ class Judged(NamedTuple):
 # Models
 
 
-def bundled_or_own(source: str) -> Judged:
-    """An ancestry model as every command opens it, or the newest checkpoint of a run's folder."""
+def open_candidate(source: str) -> Candidate:
+    """Return an ancestry model, or the newest checkpoint of a run's folder."""
     if (Path(source) / "run.json").is_file():
-        return unfinished(Path(source))
-    found = open_ancestry(source)
-    assert isinstance(found.spec, ViTSpec)
-    return Judged(source, found.model(), found.spec, trained_on(source), None)
+        return load_checkpoint(Path(source))
+    ancestry = open_ancestry(source)
+    assert isinstance(ancestry.spec, ViTSpec)
+    return Candidate(source, ancestry.model(), ancestry.spec, find_training_task(source), None)
 
 
-def trained_on(source: str) -> str:
-    """The task that a model of `lgzoo train` was trained on, as its config.json says."""
+def find_training_task(source: str) -> str:
+    """Return the task that a model of `lgzoo train` was trained on, from its config.json."""
     if source == BUNDLED:
         return SOURCE_TASK
-    own = (
+    record = (
         read_json(Path(source) / CONFIG).get("learngene", {})
         if (Path(source) / CONFIG).is_file()
         else {}
     )
-    return str(own.get("task") or "unknown")
+    return str(record.get("task") or "unknown")
 
 
-def unfinished(run: Path) -> Judged:
-    """The weights in the newest checkpoint of a training."""
+def load_checkpoint(run: Path) -> Candidate:
+    """Return the model in the newest checkpoint of a training."""
     settings, step = (
         json.loads((run / "run.json").read_text(encoding="utf-8"))["settings"],
         newest_step(run),
@@ -103,14 +103,18 @@ def unfinished(run: Path) -> Judged:
         for name, tensor in flat.items()
         if name.startswith(prefix)
     }
-    seen = step * settings["recipe"]["batch_size"]
-    return Judged(
-        f"{run.name}, step {step}", model_of(spec, state), spec, settings["task"]["name"], seen
+    num_images = step * settings["recipe"]["batch_size"]
+    return Candidate(
+        f"{run.name}, step {step}",
+        model_of(spec, state),
+        spec,
+        settings["task"]["name"],
+        num_images,
     )
 
 
-def untrained(spec: ViTSpec, seed: int) -> Model:
-    """A ViT of this shape with random weights."""
+def build_random_model(spec: ViTSpec, seed: int) -> Model:
+    """Return a ViT of this shape with random weights."""
     return model_of(spec, fill_missing_tensors(spec, {}, seed, "fan_in"))
 
 
@@ -118,11 +122,12 @@ def untrained(spec: ViTSpec, seed: int) -> Model:
 
 
 @torch.no_grad()
-def by_block(model: Any, pictures: torch.Tensor) -> dict[int, np.ndarray]:
-    """After each of `DEPTHS` blocks, float32 (N, 2, D): the class token and the mean of the
-    patches, normalised tokens.
+def compute_features(model: Any, pictures: torch.Tensor) -> dict[int, np.ndarray]:
+    """Return, by depth, the class token and the mean of the patches, float32 (images, 2, width).
+
+    Tokens are normalised. The depths are those of `DEPTHS`.
     """
-    found: dict[int, list[torch.Tensor]] = {
+    features: dict[int, list[torch.Tensor]] = {
         depth: [] for depth in DEPTHS if depth <= len(model.blocks)
     }
     for part in pictures.split(250):
@@ -130,61 +135,74 @@ def by_block(model: Any, pictures: torch.Tensor) -> dict[int, np.ndarray]:
         for depth in range(len(model.blocks) + 1):
             if depth:
                 tokens = model.blocks[depth - 1](tokens)
-            if depth in found:
+            if depth in features:
                 normal = functional.layer_norm(tokens, tokens.shape[-1:], eps=1e-6)
                 first = model.num_prefix_tokens
-                found[depth].append(
+                features[depth].append(
                     torch.stack([normal[:, 0], normal[:, first:].mean(dim=1)], dim=1)
                 )
-    return {depth: torch.cat(parts).numpy() for depth, parts in found.items()}
+    return {depth: torch.cat(parts).numpy() for depth, parts in features.items()}
 
 
-def chosen(features_N2D: np.ndarray, tokens: str) -> np.ndarray:
-    """(N, D) or, of both, (N, 2 D)."""
-    wanted = {"both": slice(None), "class": slice(0, 1), "patches": slice(1, 2)}[tokens]
-    return features_N2D[:, wanted].reshape(len(features_N2D), -1)
+def select_features(features_N2D: np.ndarray, tokens: str) -> np.ndarray:
+    """Return the features of some tokens, (images, width); of both, (images, 2 width)."""
+    columns = {"both": slice(None), "class": slice(0, 1), "patches": slice(1, 2)}[tokens]
+    return features_N2D[:, columns].reshape(len(features_N2D), -1)
 
 
 # The gate
 
 
-def judged(task: Task, ancestry: Judged) -> dict[str, dict[str, Any]]:
-    """By probe: accuracies of pixels, of random ViTs and of the ancestry model by depth, and its
-    gains.
+def judge_task(task: Task, ancestry: Candidate) -> dict[str, dict[str, Any]]:
+    """Return, by probe, the accuracies of pixels, of random ViTs and of the candidate by depth, and
+    its gains.
     """
-    (train, labels), (validation, wanted) = (
+    (train, labels), (validation, targets) = (
         load_images(task, "train", IMAGES),
-        load_images(task, "validation", JUDGED),
+        load_images(task, "validation", VALIDATION_IMAGES),
     )
     pixels = standardise(train.flatten(1).numpy(), validation.flatten(1).numpy())
-    models = [ancestry.model, *(untrained(ancestry.spec, seed) for seed in SEEDS)]
-    seen = [(by_block(model, train), by_block(model, validation)) for model in models]
-    found = {}
+    models = [ancestry.model, *(build_random_model(ancestry.spec, seed) for seed in SEEDS)]
+    features = [
+        (compute_features(model, train), compute_features(model, validation)) for model in models
+    ]
+    results = {}
     for probe, classify in PROBES.items():
 
-        def right(arrays: Arrays) -> np.ndarray:
-            return np.asarray(classify(arrays[0], labels, arrays[1]) == wanted)  # noqa: B023
+        def classify_rightly(arrays: Arrays) -> np.ndarray:
+            return np.asarray(classify(arrays[0], labels, arrays[1]) == targets)  # noqa: B023
 
-        def at(number: int, depth: int, tokens: str = "both") -> np.ndarray:
-            return right(standardise(*(chosen(part[depth], tokens) for part in seen[number])))
+        def judge_block(number: int, depth: int, tokens: str = "both") -> np.ndarray:
+            return classify_rightly(
+                standardise(*(select_features(part[depth], tokens) for part in features[number]))
+            )
 
-        ours = {depth: at(0, depth) for depth in seen[0][0]}
-        random = {depth: [at(1 + place, depth) for place in range(len(SEEDS))] for depth in ours}
-        singles = {
-            kind: {depth: float(at(0, depth, kind).mean()) for depth in ours} for kind in TOKENS[1:]
+        ours = {depth: judge_block(0, depth) for depth in features[0][0]}
+        random = {
+            depth: [judge_block(1 + index, depth) for index in range(len(SEEDS))] for depth in ours
         }
-        found[probe] = summary(right(pixels), random, ours, singles)
-    return found
+        singles = {
+            kind: {depth: float(judge_block(0, depth, kind).mean()) for depth in ours}
+            for kind in TOKENS[1:]
+        }
+        results[probe] = summarise(classify_rightly(pixels), random, ours, singles)
+    return results
 
 
-def summary(
+def summarise(
     pixels: np.ndarray,
     random: Mapping[int, Sequence[np.ndarray]],
     ours: Mapping[int, np.ndarray],
     singles: Mapping[str, Mapping[int, float]],
 ) -> dict[str, Any]:
-    """Accuracies, the gains with their 95 % intervals over images, and whether all of them are as
-    the gate asks.
+    """Return the accuracies, the gains with their 95 % intervals over images, and whether all gains
+    pass.
+
+    Args:
+        pixels: whether each image is classified correctly from its pixels.
+        random: the same of the random ViTs, by depth.
+        ours: the same of the candidate, by depth.
+        singles: the accuracies of the candidate's kinds of tokens, by kind and depth.
     """
     means = {depth: float(np.mean(runs)) for depth, runs in random.items()}
     last, best = max(ours), max(means, key=lambda depth: means[depth])
@@ -207,38 +225,41 @@ def summary(
     }
 
 
-def measured(ancestry: Judged, tasks: Sequence[str]) -> dict[str, Any]:
-    """All tasks in turn, and the verdict."""
+def judge_tasks(ancestry: Candidate, tasks: Sequence[str]) -> dict[str, Any]:
+    """Return the results of all tasks, and the verdict."""
     rows = []
     for name in tasks:
         task = open_task(name)
-        rows.append({"task": name, "probes": judged(task, ancestry)})
-        print(line(rows[-1]), file=sys.stderr, flush=True)
-    deciding = [row for row in rows if row["task"] in (*REAL, *LEFT_OUT)]
-    passed = [
-        row["task"] for row in deciding if all(probe["passed"] for probe in row["probes"].values())
+        rows.append({"task": name, "probes": judge_task(task, ancestry)})
+        print(format_row(rows[-1]), file=sys.stderr, flush=True)
+    decisive_rows = [row for row in rows if row["task"] in (*REAL, *LEFT_OUT)]
+    passed_tasks = [
+        row["task"]
+        for row in decisive_rows
+        if all(probe["passed"] for probe in row["probes"].values())
     ]
     return {
         "ancestry": ancestry.name,
         "trained_on": ancestry.source,
         "images_seen": ancestry.images,
         "split": "validation",
-        "left_out": {name: left_out(name, ancestry.source) for name in LEFT_OUT},
-        "passed": len(passed) == len(REAL + LEFT_OUT),
-        "passed_on": passed,
+        "left_out": {name: is_left_out(name, ancestry.source) for name in LEFT_OUT},
+        "passed": len(passed_tasks) == len(REAL + LEFT_OUT),
+        "passed_on": passed_tasks,
         "rows": rows,
     }
 
 
-def left_out(family: str, source: str) -> bool:
-    """Whether a model trained on this task never saw the family: only `forms` is known to leave
-    these out.
+def is_left_out(family: str, source: str) -> bool:
+    """Return whether a model trained on this task has never seen the family.
+
+    Only `forms` is known to leave these families out.
     """
     return source == "forms" and family in LEFT_OUT
 
 
-def line(row: Mapping[str, Any]) -> str:
-    """One row of the table, in per cent and points: the ridge, then the nearest mean."""
+def format_row(row: Mapping[str, Any]) -> str:
+    """Return a row of the table, in per cent and points: the ridge, then the nearest mean."""
     cells = []
     for probe in row["probes"].values():
         ours, best = probe["ancestry"], str(probe["random_best"])
@@ -255,10 +276,10 @@ def line(row: Mapping[str, Any]) -> str:
     return f"| `{row['task']}` | {' | '.join(cells)} |"
 
 
-def table(kept: Mapping[str, Any]) -> str:
-    """Markdown."""
+def make_table(results: Mapping[str, Any]) -> str:
+    """Return the table in Markdown, and the verdict."""
     depths = ", ".join(str(depth) for depth in DEPTHS)
-    one = (
+    columns = (
         "pixels",
         "random",
         f"blocks {depths}",
@@ -267,25 +288,29 @@ def table(kept: Mapping[str, Any]) -> str:
         f"over block {EARLY}",
         "passed",
     )
-    heads = ["task", *(f"{name} {head}" for name in ("ridge:", "mean:") for head in one)]
+    heads = ["task", *(f"{name} {head}" for name in ("ridge:", "mean:") for head in columns)]
     lines = [
         f"| {' | '.join(heads)} |",
         "|---|" + "---:|" * (len(heads) - 1),
-        *map(line, kept["rows"]),
+        *map(format_row, results["rows"]),
     ]
     verdict = (
         "passed"
-        if kept["passed"]
-        else f"not passed (only on: {', '.join(kept['passed_on']) or 'none'})"
+        if results["passed"]
+        else f"not passed (only on: {', '.join(results['passed_on']) or 'none'})"
     )
-    saw = [name for name, out in kept["left_out"].items() if not out]
-    note = f"; {' and '.join(saw)} were not left out of its training" if saw else ""
-    return "\n".join([*lines, "", f"{kept['ancestry']}: {verdict}{note}."])
+    trained_families = [name for name, out in results["left_out"].items() if not out]
+    note = (
+        f"; {' and '.join(trained_families)} were not left out of its training"
+        if trained_families
+        else ""
+    )
+    return "\n".join([*lines, "", f"{results['ancestry']}: {verdict}{note}."])
 
 
-def card_text(kept: Mapping[str, Any]) -> str:
-    """What the ancestry model's card says: of the tasks that decide, accuracies in per cent and the
-    rise with depth.
+def make_card_text(results: Mapping[str, Any]) -> str:
+    """Return the text of the ancestry model's card: the decisive tasks, accuracies in per cent, and
+    the gain by depth.
     """
     last = max(DEPTHS)
     lines = [
@@ -295,7 +320,7 @@ def card_text(kept: Mapping[str, Any]) -> str:
         ),
         "|---|---|---:|---:|---:|---:|---:|",
     ]
-    for row in (row for row in kept["rows"] if row["task"] in (*REAL, *LEFT_OUT)):
+    for row in (row for row in results["rows"] if row["task"] in (*REAL, *LEFT_OUT)):
         for name, probe in row["probes"].items():
             best, ours, gain = (
                 str(probe["random_best"]),
@@ -303,14 +328,18 @@ def card_text(kept: Mapping[str, Any]) -> str:
                 probe["gains"][f"block_{EARLY}"],
             )
             values = (probe["pixels"], probe["random"][best], ours[str(EARLY)], ours[str(last)])
-            told = " | ".join(f"{100 * value:.1f}" for value in values)
+            accuracies = " | ".join(f"{100 * value:.1f}" for value in values)
             interval = (
                 f"{100 * gain['value']:+.1f} [{100 * gain['low']:+.1f}, {100 * gain['high']:+.1f}]"
             )
-            lines.append(f"| `{row['task']}` | {name.replace('_', ' ')} | {told} | {interval} |")
-    missed = [row["task"] for row in kept["rows"] if row["task"] in (*REAL, *LEFT_OUT)]
-    missed = [task for task in missed if task not in kept["passed_on"]]
-    verdict = f"It does not pass on {', '.join(missed)}." if missed else "It passes on all."
+            lines.append(
+                f"| `{row['task']}` | {name.replace('_', ' ')} | {accuracies} | {interval} |"
+            )
+    failed_tasks = [row["task"] for row in results["rows"] if row["task"] in (*REAL, *LEFT_OUT)]
+    failed_tasks = [task for task in failed_tasks if task not in results["passed_on"]]
+    verdict = (
+        f"It does not pass on {', '.join(failed_tasks)}." if failed_tasks else "It passes on all."
+    )
     return (
         "\n".join(lines)
         + f"\n\nBefore any training: validation accuracy in per cent of two probes on {IMAGES:,}"
@@ -321,7 +350,7 @@ def card_text(kept: Mapping[str, Any]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, print and keep."""
+    """Judge the model, print the table and write the results."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -329,17 +358,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--tasks", nargs="+", default=TASKS)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--table", action="store_true")
-    given = parser.parse_args(arguments)
-    if given.table:
-        print(table(machine.read(NAME)))
+    args = parser.parse_args(arguments)
+    if args.table:
+        print(make_table(machine.read(NAME)))
         return
     torch.set_num_threads(1)
-    found = measured(bundled_or_own(given.ancestry), given.tasks)
-    if given.out:
-        given.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    elif given.ancestry == BUNDLED and tuple(given.tasks) == TASKS:
-        machine.write(NAME, found)
-    print(table(json.loads(json.dumps(found))))
+    results = judge_tasks(open_candidate(args.ancestry), args.tasks)
+    if args.out:
+        args.out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    elif args.ancestry == BUNDLED and tuple(args.tasks) == TASKS:
+        machine.write(NAME, results)
+    print(make_table(json.loads(json.dumps(results))))
 
 
 if __name__ == "__main__":

@@ -1,18 +1,18 @@
 """Rebuild everything that is bundled, in order: the ancestry models, the learngenes, their
 evaluation, their cards, the demo.
 
-    python tools/shelf.py                 whatever is out of date; resumable
+    python tools/shelf.py                 all that is out of date; resumable
     python tools/shelf.py worth           one stage only (see BEFORE, LEARNGENES, AFTER)
     python tools/shelf.py pool snnet      the learngenes of these methods and their evaluation
     python tools/shelf.py cost pool       one stage of one method, for the stages of LEARNGENES
     torchrun --standalone --nproc_per_node 2 tools/shelf.py ancestry
             the long part, on two cores at once
 
-There is a learngene of every registered method but those that keep no part of a model or every size
-of it (`SKIPPED`); a new method comes onto the shelf by itself. A learngene that comes from today's
+There is a learngene of every registered method except `SKIPPED`, which store every size or nothing;
+the shelf includes a new method without any change here. A learngene that comes from the current
 ancestry models, tasks and settings stays as it is, so with another ancestry model the same command
-makes all of them again. Every stage works in `build/shelf` and replaces what is committed only when
-it is complete.
+extracts all of them again. Every stage works in `build/shelf` and replaces committed files only
+when it is complete.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
 import machine
 import tal_blocks
 import tal_worth
-from grids import finished
+from grids import run_cells
 from pages import CARDS, DOCS, ROOT, replace_between, show_on_card
 
 BUILD = ROOT / "build" / "shelf"
@@ -81,16 +81,18 @@ PRETRAINING = Recipe(
     weight_decay=0.05,
     augment="none",
 )
-# A second, narrower one, without which nothing can be stitched. From scratch so few images would
-# teach it nothing: it starts from the weights that the TAL learngene predicts.
+# A second, narrower one, which stitching needs. So few images do not suffice from scratch: it
+# starts from the weights that the TAL learngene predicts.
 NARROW_CARD, NARROW = "ancestry-narrow", (12, 64)  # layers and width
 BRIEF = replace(PRETRAINING, images=48_000, batch_size=64, lr=1e-3)
 RUN = Run(seed=0, threads=1, progress=True, resume=True)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Made:
-    """How a bundled learngene is made, where `lgzoo extract METHOD` alone would not do."""
+class ExtractionSettings:
+    """The options of `lgzoo extract METHOD` for a bundled learngene, where the defaults do not
+    suffice.
+    """
 
     settings: Mapping[str, Any] = field(default_factory=dict)
     ancestries: tuple[str, ...] = ()
@@ -98,28 +100,32 @@ class Made:
 
 
 # The hypernetworks see the suite's tasks but those that are left out; LoGAH's and GHN-3's learn for
-# minutes, TAL's for longer. SN-Net's paths are trained for a minute: its anchors bring what they
-# know, the stitches start from least squares.
+# minutes, TAL's for longer. SN-Net's paths are trained for a minute only: its anchors are
+# pretrained and the stitches start from least squares.
 _SHORT = {"images": 24_000, "tuning_images": 1_000, "tuning_epochs": 5}
 _ALL = tuple(name for name in suite("mini").tasks if name not in suite("mini").left_out)
-_NAMED = Made(
+_NAMED = ExtractionSettings(
     settings={"store": False}
 )  # its descendants are cut from the ancestry model, which is on the shelf already
 EXCEPTIONS = {
     **dict.fromkeys(("evenly_spaced", "first_k", "last_k", "middle_k", "stacked"), _NAMED),
     **dict.fromkeys(("weight_selection", "weight_subcloning"), _NAMED),
     **dict.fromkeys(("closed_form", "elastic", "growth", "ligo", "pruning"), _NAMED),
-    "front": Made(settings={"keep": 0.5}),  # of the ancestry model's numbers a quarter
-    "ghn3": Made(settings={"hypernet_hidden": 24, **_SHORT}, tasks=_ALL),
-    "logah": Made(settings={"hypernet_rank": 24, **_SHORT}, tasks=_ALL),
+    "front": ExtractionSettings(
+        settings={"keep": 0.5}
+    ),  # of the ancestry model's numbers a quarter
+    "ghn3": ExtractionSettings(settings={"hypernet_hidden": 24, **_SHORT}, tasks=_ALL),
+    "logah": ExtractionSettings(settings={"hypernet_rank": 24, **_SHORT}, tasks=_ALL),
     # Stage 2 alone: the start at the ancestry model's directions does not need a source task.
-    "pith": Made(settings={"store": False, "source": None, "hypernet_rank": 32}, tasks=_ALL),
-    "snnet": Made(
+    "pith": ExtractionSettings(
+        settings={"store": False, "source": None, "hypernet_rank": 32}, tasks=_ALL
+    ),
+    "snnet": ExtractionSettings(
         settings={"images": 6_000, "judged": 100},
         ancestries=(NARROW_CARD, BUNDLED),
         tasks=(SOURCE_TASK,),
     ),
-    "tal": Made(
+    "tal": ExtractionSettings(
         settings={
             "images": 450_000,
             "tuning_images": None,
@@ -130,46 +136,47 @@ EXCEPTIONS = {
         tasks=_ALL,
     ),
 }
-# They store every size, or nothing: no learngene is condensed.
+# Methods that store every size, or nothing.
 SKIPPED = ("distillation", "pretrain_finetune", "scratch")
 
 
-def arms() -> dict[str, Arm]:
-    """By method what is on the shelf, in an order in which each can be made: SN-Net needs what TAL
-    predicts.
+def make_arms() -> dict[str, Arm]:
+    """Return the arms of the shelf by method, in an order in which each can be extracted.
+
+    SN-Net needs the narrow ancestry model, which comes from TAL.
     """
-    found = {}
+    arms_of_method = {}
     for name in sorted(
         set(METHODS.references()) - set(SKIPPED), key=lambda name: (name == "snnet", name)
     ):
-        made = EXCEPTIONS.get(name, Made())
-        found[name] = Arm(
+        exception = EXCEPTIONS.get(name, ExtractionSettings())
+        arms_of_method[name] = Arm(
             name=name,
             method=name,
-            settings=made.settings,
-            ancestries=made.ancestries,
-            tasks=made.tasks,
+            settings=exception.settings,
+            ancestries=exception.ancestries,
+            tasks=exception.tasks,
         )
-    return found
+    return arms_of_method
 
 
-def card_of(method: str) -> Path:
-    """Where its learngene is on the shelf."""
+def get_card(method: str) -> Path:
+    """Return the folder of a method's learngene on the shelf."""
     return CARDS / f"{method}-mini"
 
 
 # The ancestry models
 
 
-def ancestry() -> None:
-    """Train the ancestry model and put it into cards/ancestry-mini, unless the one there is of this
+def build_ancestry() -> None:
+    """Train the ancestry model and write it to cards/ancestry-mini, unless the one there has this
     recipe.
     """
     config = CARDS / BUNDLED_CARD / CONFIG
     ours = read_json(config)["learngene"] if config.is_file() else {}
     if (
         ours
-        and recipe_of(ours) == PRETRAINING
+        and read_recipe(ours) == PRETRAINING
         and (ours["spec"]["layers"], ours["spec"]["width"]) == SIZE
     ):
         return
@@ -179,16 +186,16 @@ def ancestry() -> None:
             SOURCE_TASK, spec=ANCESTRY, recipe=PRETRAINING, init="fan_in", out=out, run=RUN
         )
     if world() == 1:  # else it is put onto the shelf by one process, in the next call
-        shelve(load_descendant(out), BUNDLED_CARD, "ancestry", licence="apache-2.0")
+        put_on_shelf(load_descendant(out), BUNDLED_CARD, "ancestry", licence="apache-2.0")
 
 
-def narrow() -> None:
-    """Make the narrower ancestry model, unless the one on the shelf comes from today's TAL
+def build_narrow() -> None:
+    """Build the narrow ancestry model, unless the one on the shelf comes from the current TAL
     learngene.
     """
-    config, origin = CARDS / NARROW_CARD / CONFIG, sha256(card_of("tal") / WEIGHTS)
+    config, origin = CARDS / NARROW_CARD / CONFIG, sha256(get_card("tal") / WEIGHTS)
     ours = read_json(config)["learngene"] if config.is_file() else {}
-    if ours.get("origin") == origin and recipe_of(ours) == BRIEF:
+    if ours.get("origin") == origin and read_recipe(ours) == BRIEF:
         return
     out = BUILD / f"narrow-{fingerprint([origin, to_json(BRIEF)])}"
     if not out.exists():
@@ -196,16 +203,16 @@ def narrow() -> None:
             "tal-mini", layers=NARROW[0], width=NARROW[1], task=SOURCE_TASK, run=RUN
         )
         lifecycle.finetune(start, task=SOURCE_TASK, recipe=BRIEF, out=out, run=RUN)
-    shelve(load_descendant(out), NARROW_CARD, "narrow", origin=origin)
+    put_on_shelf(load_descendant(out), NARROW_CARD, "narrow", origin=origin)
 
 
-def recipe_of(record: Mapping[str, Any]) -> Recipe:
-    """The recipe that a model was trained with, by its record."""
+def read_recipe(record: Mapping[str, Any]) -> Recipe:
+    """Return the recipe that a model was trained with, from its record."""
     return from_json(Recipe, record["recipe"], "recipe")
 
 
-def shelve(trained: Descendant, name: str, stage: str, **facts: str) -> None:
-    """Put a model onto the shelf in half precision, evaluated as users will open it."""
+def put_on_shelf(trained: Descendant, name: str, stage: str, **facts: str) -> None:
+    """Write a model to the shelf in half precision, evaluated in that precision."""
     bundled = trained.with_state(cast(cast(trained.state, torch.float16), torch.float32))
     test = lifecycle.evaluate(bundled, run=RUN)
     metrics = {
@@ -213,92 +220,100 @@ def shelve(trained: Descendant, name: str, stage: str, **facts: str) -> None:
         "test_accuracy": test.value,
         "test_images": test.images,
     }
-    about = to_json(CardRecord(command=f"python tools/shelf.py {stage}"))
-    kept = replace(
-        bundled, provenance={**trained.provenance, "metrics": metrics, "card": about, **facts}
+    record = to_json(CardRecord(command=f"python tools/shelf.py {stage}"))
+    bundled_model = replace(
+        bundled, provenance={**trained.provenance, "metrics": metrics, "card": record, **facts}
     )
     notes = notes_of(CARDS / name / "README.md")
     clear_card(CARDS / name)
-    kept.save(CARDS / name, force=True, dtype="fp16")
-    rendered(CARDS / name, notes)
+    bundled_model.save(CARDS / name, force=True, dtype="fp16")
+    write_page(CARDS / name, notes)
 
 
 @cache
-def checksum(source: str) -> str | None:
-    """The sha256 of an ancestry model's weights."""
+def compute_checksum(source: str) -> str | None:
+    """Return the sha256 of an ancestry model's weights."""
     return open_ancestry(source).record.sha256
 
 
-def probed() -> None:
-    """What the ancestry model's features say (see probe_gate.py), on its card."""
+def write_probe() -> None:
+    """Judge the ancestry model's features (see probe_gate.py), and write the table to its card."""
     probe_gate.main([])
-    show_on_card(CARDS / BUNDLED_CARD, "probe", probe_gate.card_text(machine.read(probe_gate.NAME)))
+    show_on_card(
+        CARDS / BUNDLED_CARD, "probe", probe_gate.make_card_text(machine.read(probe_gate.NAME))
+    )
 
 
-def judged() -> None:
-    """Judge the ancestry model (see gate.py) and show the table on its card."""
+def write_gate() -> None:
+    """Judge the ancestry model (see gate.py), and write the table to its card."""
     gate.main()
-    kept = gate.read()
-    show_on_card(CARDS / BUNDLED_CARD, "gate", f"{gate.markdown(kept)}\n\n{gate.sentence(kept)}")
+    results = gate.read_results()
+    show_on_card(
+        CARDS / BUNDLED_CARD,
+        "gate",
+        f"{gate.make_table(results)}\n\n{gate.describe_result(results)}",
+    )
 
 
 # The learngenes
 
 
-def learngene(arm: Arm) -> None:
-    """Extract the learngene of a method and put it onto the shelf, unless the one there is the
-    same.
-    """
-    card = card_of(arm.method)
+def extract_learngene(arm: Arm) -> None:
+    """Extract the learngene of an arm and write it to the shelf, unless that one is current."""
+    card = get_card(arm.method)
     if NARROW_CARD in arm.ancestries:
-        narrow()
+        build_narrow()
     if is_current(arm, card):
         return
     print(f"== {arm.method}", file=sys.stderr)
-    (whole, cost), notes = (
-        shelf_cost.extracted(arm, extractions(arm), RUN),
+    (extracted, cost), notes = (
+        shelf_cost.extract_learngene(arm, get_extraction_folder(arm), RUN),
         notes_of(card / "README.md"),
     )
     clear_card(card)
-    Learngene(config=whole.config, state=cast(whole.state, torch.float16)).save(card, force=True)
-    rendered(card, notes)
-    described(arm, None, cost)
+    Learngene(config=extracted.config, state=cast(extracted.state, torch.float16)).save(
+        card, force=True
+    )
+    write_page(card, notes)
+    write_record(arm, None, cost)
 
 
-def extractions(arm: Arm) -> Path:
-    """Where learngenes of these ancestry models are extracted."""
-    return BUILD / f"extractions-{fingerprint(sums(arm))}"
+def get_extraction_folder(arm: Arm) -> Path:
+    """Return the folder for learngenes of these ancestry models."""
+    return BUILD / f"extractions-{fingerprint(list_checksums(arm))}"
 
 
-def costs(methods: list[str]) -> None:
-    """What the extractions cost, where a card does not say it: they are repeated, and compared with
-    what is on the shelf.
+def measure_costs(methods: list[str]) -> None:
+    """Measure the cost of the extractions whose cards lack it.
+
+    They are repeated, and compared with the learngene on the shelf.
     """
-    for name, arm in arms().items():
-        before = card_record(name)
+    for name, arm in make_arms().items():
+        before = read_card(name)
         if name in methods and before and before.cost is None:
             print(f"== what {name} costs", file=sys.stderr)
-            made, cost = shelf_cost.extracted(arm, extractions(arm), RUN)
-            again = replace(made, state=cast(made.state, torch.float16))
-            gap = shelf_cost.difference(load_learngene(card_of(name)), again)
+            extracted, cost = shelf_cost.extract_learngene(arm, get_extraction_folder(arm), RUN)
+            rounded = replace(extracted, state=cast(extracted.state, torch.float16))
+            difference = shelf_cost.compute_difference(load_learngene(get_card(name)), rounded)
             print(
-                f"{name}: {cost}; the largest difference from the shelf's: {gap}", file=sys.stderr
+                f"{name}: {cost}; the largest difference from the shelf's: {difference}",
+                file=sys.stderr,
             )
-            described(arm, before.worth, cost)
+            write_record(arm, before.worth, cost)
 
 
-def card_record(method: str) -> CardRecord | None:
-    """What a learngene's card says of it."""
+def read_card(method: str) -> CardRecord | None:
+    """Return the record of a learngene's card; None if it is not on the shelf."""
     return (
-        (read_config(card_of(method)).card or CardRecord())
-        if (card_of(method) / CONFIG).is_file()
+        (read_config(get_card(method)).card or CardRecord())
+        if (get_card(method) / CONFIG).is_file()
         else None
     )
 
 
-def sums(arm: Arm) -> list[str | None]:
-    """The checksums of the ancestry models of an arm."""
-    return [checksum(source) for source in METHODS.load(arm.method).sources(arm.ancestries)]
+def list_checksums(arm: Arm) -> list[str | None]:
+    """Return the checksums of the ancestry models of an arm."""
+    return [compute_checksum(source) for source in METHODS.load(arm.method).sources(arm.ancestries)]
 
 
 def clear_card(card: Path) -> None:
@@ -308,101 +323,102 @@ def clear_card(card: Path) -> None:
 
 
 def is_current(arm: Arm, card: Path) -> bool:
-    """Whether a card's learngene comes from these settings, ancestry models and tasks."""
+    """Return whether a card's learngene comes from these settings, ancestry models and tasks."""
     if not (card / CONFIG).is_file():
         return False
-    config, method, wanted = read_config(card), METHODS.load(arm.method), arm.extractor
+    config, method, extractor = read_config(card), METHODS.load(arm.method), arm.extractor
     tasks = (
-        method.references(arm.tasks, method.sources(arm.ancestries)) if wanted.needs_tasks() else []
+        method.references(arm.tasks, method.sources(arm.ancestries))
+        if extractor.needs_tasks()
+        else []
     )
     return (
-        from_json(type(wanted), to_json(config.settings), str(card)) == wanted
-        and [record.sha256 for record in config.ancestries] == sums(arm)
+        from_json(type(extractor), to_json(config.settings), str(card)) == extractor
+        and [record.sha256 for record in config.ancestries] == list_checksums(arm)
         and [task.name for task in config.tasks] == tasks
     )
 
 
-def command(arm: Arm) -> str:
-    """The call of `lgzoo extract` that makes an arm's learngene."""
+def make_command(arm: Arm) -> str:
+    """Return the call of `lgzoo extract` for an arm's learngene."""
     words = ["lgzoo extract", arm.method]
     words += [f"--ancestry {source}" for source in arm.ancestries] + [
         f"--task {name}" for name in arm.tasks
     ]
     preset = METHODS.load(arm.method).preset(arm.preset)
-    usual = {setting.name: setting.default for setting in settings_of(preset)}
-    changed = [one for one in settings_of(arm.extractor) if one.default != usual[one.name]]
-    return " ".join([*words, *map(_option, changed)])
+    defaults = {setting.name: setting.default for setting in settings_of(preset)}
+    changed = [item for item in settings_of(arm.extractor) if item.default != defaults[item.name]]
+    return " ".join([*words, *map(_format_option, changed)])
 
 
-def _option(setting: Setting) -> str:
-    """A setting as it is typed."""
+def _format_option(setting: Setting) -> str:
+    """Return a setting as an option of the command line."""
     if setting.kind is bool:
         return f"--{'' if setting.default else 'no-'}{setting.option}"
     return f"--{setting.option} {'none' if setting.default is None else setting.default}"
 
 
-def worth(methods: list[str]) -> None:
-    """Measure what the learngenes are worth (see shelf_worth.py), and tell it in their
-    config.json.
-    """
-    for name, arm in arms().items():
-        if name in methods and (card_of(name) / CONFIG).is_file():
+def measure_worth(methods: list[str]) -> None:
+    """Evaluate the learngenes (see shelf_worth.py), and write the results to their config.json."""
+    for name, arm in make_arms().items():
+        if name in methods and (get_card(name) / CONFIG).is_file():
             print(f"== what {name} is worth", file=sys.stderr)
-            found = shelf_worth.measured(
-                arm, card_of(name), BUILD / f"worth-{fingerprint(checksum(BUNDLED))}"
+            results = shelf_worth.measure_worth(
+                arm, get_card(name), BUILD / f"worth-{fingerprint(compute_checksum(BUNDLED))}"
             )
-            before = card_record(name)
-            described(arm, found, before.cost if before else None)
+            before = read_card(name)
+            write_record(arm, results, before.cost if before else None)
 
 
-def described(arm: Arm, found: CardResults | None, cost: CardCost | None) -> None:
-    """Tell in a learngene's config.json, and on its card, how it is made and what it is worth;
-    nothing else changes.
+def write_record(arm: Arm, results: CardResults | None, cost: CardCost | None) -> None:
+    """Write the command, the results and the cost to a learngene's config.json, and its card.
+
+    Nothing else changes.
     """
-    card = card_of(arm.method)
-    about = CardRecord(
-        command=command(arm), paper=METHODS.load(arm.method).paper, worth=found, cost=cost
+    card = get_card(arm.method)
+    record = CardRecord(
+        command=make_command(arm), paper=METHODS.load(arm.method).paper, worth=results, cost=cost
     )
-    write_json(card / CONFIG, {**read_json(card / CONFIG), "card": to_json(about)})
-    rendered(card, notes_of(card / "README.md"))
+    write_json(card / CONFIG, {**read_json(card / CONFIG), "card": to_json(record)})
+    write_page(card, notes_of(card / "README.md"))
 
 
-def tal_depth() -> None:
-    """Measure what the later blocks of TAL's descendants do (see tal_blocks.py); the table is on
-    its card and on TAL's page.
+def write_tal_depth() -> None:
+    """Measure the later blocks of TAL's descendants (see tal_blocks.py), and write the table to its
+    card and page.
     """
     tal_blocks.main()
-    text = tal_blocks.markdown(tal_blocks.read())
+    text = tal_blocks.make_table(tal_blocks.read_results())
     replace_between(DOCS / "results" / "tal.md", "blocks", text)
-    show_on_card(card_of("tal"), "blocks", f"{text}\n\n{tal_blocks.SENTENCE}")
+    show_on_card(get_card("tal"), "blocks", f"{text}\n\n{tal_blocks.SENTENCE}")
 
 
-def tal_in_full() -> None:
-    """Judge the TAL learngene on all of its tasks (see tal_worth.py) and show the tables on its
-    card and on TAL's page.
+def write_tal_worth() -> None:
+    """Judge the TAL learngene on all of its tasks (see tal_worth.py), and write the tables to its
+    card and page.
     """
     tal_worth.main()
-    kept = tal_worth.read()
+    results = tal_worth.read_results()
     tables = (
-        tal_worth.markdown,
-        tal_worth.sentence,
-        tal_worth.unseen_markdown,
-        tal_worth.unseen_sentence,
+        tal_worth.make_table,
+        tal_worth.describe_measurement,
+        tal_worth.make_unseen_table,
+        tal_worth.describe_unseen,
     )
-    text = "\n\n".join(table(kept) for table in tables)
+    text = "\n\n".join(make_text(results) for make_text in tables)
     replace_between(DOCS / "results" / "tal.md", "worth", text)
-    show_on_card(card_of("tal"), "worth", text)
+    show_on_card(get_card("tal"), "worth", text)
 
 
 # The cards
 
 
-def cards() -> None:
-    """Write the cards' pages anew; what people wrote into them stays."""
-    for name, arm in arms().items():
-        before = card_record(name)
+def write_cards() -> None:
+    """Write the pages of all cards again; their notes stay."""
+    for name, arm in make_arms().items():
+        before = read_card(name)
         if before:
-            described(arm, before.worth, before.cost)
+            write_record(arm, before.worth, before.cost)
     for name, stage in {BUNDLED_CARD: "ancestry", NARROW_CARD: "narrow"}.items():
         config = CARDS / name / CONFIG
         if config.is_file():
@@ -411,73 +427,81 @@ def cards() -> None:
                 "card": to_json(CardRecord(command=f"python tools/shelf.py {stage}"))
             }
             write_json(config, data)
-            rendered(config.parent, notes_of(config.parent / "README.md"))
+            write_page(config.parent, notes_of(config.parent / "README.md"))
 
 
-def table() -> None:
-    """One line for every learngene that has been made, on the page of the methods."""
-    cards_made = [card for card in map(card_of, arms()) if (card / CONFIG).is_file()]
-    text = shelf_table.markdown(cards_made)
+def write_table() -> None:
+    """Write the table of all learngenes on the shelf to the page of the methods."""
+    folders = [card for card in map(get_card, make_arms()) if (card / CONFIG).is_file()]
+    text = shelf_table.make_table(folders)
     replace_between(DOCS / "methods" / "index.md", "shelf", text)
 
 
-def rendered(folder: Path, notes: str) -> None:
-    """Write one card's page, with its notes; a page without any has room for them."""
+def write_page(folder: Path, notes: str) -> None:
+    """Write a card's page, with its notes; a page without notes gets an empty part for them."""
     config = read_json(folder / CONFIG)
-    place = ArtifactLocation(
+    location = ArtifactLocation(
         reference=folder.name,
         note=f"`{folder.name}` is its name on the shelf that comes with the package.",
     )
-    page = (
+    text = (
         descendant_card(config)
         if "learngene" in config
-        else learngene_card(read_config(folder), place)
+        else learngene_card(read_config(folder), location)
     )
-    (folder / "README.md").write_text(page + (notes or f"\n{NOTES}\n{END}\n"), encoding="utf-8")
+    (folder / "README.md").write_text(text + (notes or f"\n{NOTES}\n{END}\n"), encoding="utf-8")
 
 
-def story() -> None:
-    """Run the demo and put its table and picture into docs."""
-    out, cells = BUILD / "demo", demo.demo_grid(RUN.seed)
-    rows = finished(cells, out)
-    note_grid(cells, out)
-    write_report(out)
-    shutil.copyfile(out / "pictures" / "pareto.png", DOCS / "images" / "demo.png")
+def write_demo() -> None:
+    """Run the demo, and write its table and picture to docs."""
+    folder, cells = BUILD / "demo", demo.demo_grid(RUN.seed)
+    rows = run_cells(cells, folder)
+    note_grid(cells, folder)
+    write_report(folder)
+    shutil.copyfile(folder / "pictures" / "pareto.png", DOCS / "images" / "demo.png")
     replace_between(DOCS / "demo.md", "demo", demo.markdown(demo.demo_rows(rows)))
 
 
-def extracted(methods: list[str]) -> None:
-    """The learngenes of these methods."""
-    for name, arm in arms().items():
+def extract_learngenes(methods: list[str]) -> None:
+    """Extract the learngenes of these methods."""
+    for name, arm in make_arms().items():
         if name in methods:
-            learngene(arm)
+            extract_learngene(arm)
 
 
-BEFORE = {"ancestry": ancestry, "probe": probed, "gate": judged, "narrow": narrow}
+BEFORE = {
+    "ancestry": build_ancestry,
+    "probe": write_probe,
+    "gate": write_gate,
+    "narrow": build_narrow,
+}
 LEARNGENES = {
-    "learngenes": extracted,
-    "worth": worth,
-    "cost": costs,
-}  # stages that may be had of some methods only
+    "learngenes": extract_learngenes,
+    "worth": measure_worth,
+    "cost": measure_costs,
+}  # stages that can be restricted to some methods
 AFTER = {
-    "tal-depth": tal_depth,
-    "tal-worth": tal_in_full,
-    "cards": cards,
-    "table": table,
-    "demo": story,
+    "tal-depth": write_tal_depth,
+    "tal-worth": write_tal_worth,
+    "cards": write_cards,
+    "table": write_table,
+    "demo": write_demo,
 }
 
 
 def main(names: list[str]) -> None:
-    """Run the named stages, or all of them, in order; names of methods alone mean their learngenes
-    and what they are worth.
+    """Run the named stages, or all of them, in order.
+
+    Names of methods alone mean the stages `learngenes` and `worth` of these methods.
     """
-    methods, stages = [name for name in names if name in arms()], [*BEFORE, *LEARNGENES, *AFTER]
+    methods, stages = (
+        [name for name in names if name in make_arms()],
+        [*BEFORE, *LEARNGENES, *AFTER],
+    )
     unknown = sorted(set(names) - set(stages) - set(methods))
     if unknown:
-        raise SystemExit(
-            f"no stage or method named {unknown[0]}; there are: {', '.join([*stages, *arms()])}"
-        )
+        choices = ", ".join([*stages, *make_arms()])
+        raise SystemExit(f"no stage or method named {unknown[0]}; there are: {choices}")
     named = [name for name in names if name in stages] or (
         ["learngenes", "worth"] if methods else stages
     )
@@ -485,7 +509,7 @@ def main(names: list[str]) -> None:
         if name in named:
             print(f"== {name}", file=sys.stderr)
             if name in LEARNGENES:
-                LEARNGENES[name](methods or list(arms()))
+                LEARNGENES[name](methods or list(make_arms()))
             else:
                 {**BEFORE, **AFTER}[name]()
 

@@ -27,58 +27,65 @@ from learngene_zoo.settings import fingerprint, to_json
 from learngene_zoo.storage import read_json, write_json
 
 
-def extracted(arm: Arm, out: Path, run: Run) -> tuple[Learngene, CardCost]:
-    """The learngene of an arm, and what it cost; each is extracted once in `out`, by itself, and
-    goes on after a stop.
+def extract_learngene(arm: Arm, out: Path, run: Run) -> tuple[Learngene, CardCost]:
+    """Return the learngene of an arm, and its cost.
+
+    Each is extracted once in `out`, and an interrupted extraction continues.
     """
     key = fingerprint([to_json(arm.extractor), arm.ancestries, arm.tasks, run.seed])
-    place = out / f"{arm.method}-{key}"
-    clock = place.with_name(f"{place.name}.seconds.json")
-    if not place.exists():
-        with timed(clock):
+    folder = out / f"{arm.method}-{key}"
+    clock = folder.with_name(f"{folder.name}.seconds.json")
+    if not folder.exists():
+        with count_seconds(clock):
             lifecycle.extract(
                 arm.method,
                 ancestries=arm.ancestries,
                 tasks=arm.tasks,
                 extractor=arm.extractor,
-                out=place,
+                out=folder,
                 run=run,
             )
-    made = load_learngene(place)
+    learngene = load_learngene(folder)
     images = count_images(
-        arm, measure_cost_alone(place.with_name(f"{place.name}.run"), None).images
+        arm, measure_cost_alone(folder.with_name(f"{folder.name}.run"), None).images
     )
-    return made, cost_of(made, read_json(clock)["seconds"], images)
+    return learngene, compute_cost(learngene, read_json(clock)["seconds"], images)
 
 
 @contextmanager
-def timed(clock: Path) -> Iterator[None]:
-    """Add the processor's seconds to what the file says, even if it is interrupted."""
-    before, began = read_json(clock)["seconds"] if clock.is_file() else 0.0, time.process_time()
+def count_seconds(clock: Path) -> Iterator[None]:
+    """Add the processor's seconds to those in the file, also after an error."""
+    before, started = read_json(clock)["seconds"] if clock.is_file() else 0.0, time.process_time()
     try:
         yield
     finally:
         clock.parent.mkdir(parents=True, exist_ok=True)
-        write_json(clock, {"seconds": before + time.process_time() - began})
+        write_json(clock, {"seconds": before + time.process_time() - started})
 
 
-def cost_of(made: Learngene, seconds: float, images: int) -> CardCost:
-    """What an extraction cost. A learngene that names its ancestry models, and does not hold them,
-    needs them at every expansion.
+def compute_cost(learngene: Learngene, seconds: float, images: int) -> CardCost:
+    """Return the cost of an extraction.
+
+    A learngene that names its ancestry models, and does not store them, needs them at every
+    expansion.
     """
-    own = sum(tensor.numel() for tensor in made.state.values())
-    named = made.config.settings.get("store") is False
-    needed = sum(cost(record.spec).params for record in made.config.ancestries) if named else 0
-    return CardCost(seconds=round(seconds, 3), images=images, params=own + needed)
+    stored = sum(tensor.numel() for tensor in learngene.state.values())
+    is_named = learngene.config.settings.get("store") is False
+    needed = (
+        sum(cost(record.spec).params for record in learngene.config.ancestries) if is_named else 0
+    )
+    return CardCost(seconds=round(seconds, 3), images=images, params=stored + needed)
 
 
-def difference(one: Learngene, other: Learngene) -> float | None:
-    """The largest difference between two learngenes' numbers; None if they do not have the same
-    tensors.
+def compute_difference(first: Learngene, second: Learngene) -> float | None:
+    """Return the largest difference between two learngenes' numbers; None if their tensors differ
+    in names or shapes.
     """
-    if {name: tensor.shape for name, tensor in one.state.items()} != {
-        name: tensor.shape for name, tensor in other.state.items()
+    if {name: tensor.shape for name, tensor in first.state.items()} != {
+        name: tensor.shape for name, tensor in second.state.items()
     }:
         return None
-    gaps = ((one.state[name].double() - other.state[name].double()).abs() for name in one.state)
+    gaps = (
+        (first.state[name].double() - second.state[name].double()).abs() for name in first.state
+    )
     return max((float(gap.max()) for gap in gaps if gap.numel()), default=0.0)

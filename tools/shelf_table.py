@@ -24,18 +24,16 @@ RIVALS = {"stem": "over stem", "scratch": "over scratch"}
 COSTS = ("kept", "images", "extraction")
 
 
-def markdown(cards: Sequence[Path]) -> str:
-    """The table, the strongest on its first task first, and which learngenes have no
-    figures yet.
-    """
+def make_table(cards: Sequence[Path]) -> str:
+    """Return the table, the best on its first task first, and the learngenes without results."""
     configs = [read_config(card) for card in cards if (card / CONFIG).is_file()]
-    lines = {config.method: middle(config) for config in configs}
-    shown = sorted(
+    lines = {config.method: find_middle(config) for config in configs}
+    names = sorted(
         (name for name in lines if lines[name]),
         key=lambda name: -lines[name][TASKS[0]].accuracy[DESCENDANT],
     )
     costs = {config.method: config.card.cost if config.card else None for config in configs}
-    head = [
+    header = [
         "learngene",
         "layers x width",
         "parameters",
@@ -43,17 +41,17 @@ def markdown(cards: Sequence[Path]) -> str:
         *RIVALS.values(),
         *(COSTS if any(costs.values()) else ()),
     ]
-    found = [[*row_of(name, lines[name]), *cost_of(costs[name])][: len(head)] for name in shown]
-    rows = [head, ["---", *["---:"] * (len(head) - 1)], *found]
+    cells = [
+        [*format_row(name, lines[name]), *format_cost(costs[name])][: len(header)] for name in names
+    ]
+    rows = [header, ["---", *["---:"] * (len(header) - 1)], *cells]
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     missing = ", ".join(f"`{name}`" for name in sorted(lines) if not lines[name])
     return f"{table}\n\nNot measured yet: {missing}." if missing else table
 
 
-def cost_of(cost: CardCost | None) -> list[str]:
-    """The numbers that must be kept, the images that were trained on, and the seconds; nothing
-    where no card says it.
-    """
+def format_cost(cost: CardCost | None) -> list[str]:
+    """Return stored numbers, images of the training, and seconds; empty without a cost."""
     if cost is None:
         return ["", "", ""]
     return [
@@ -63,10 +61,8 @@ def cost_of(cost: CardCost | None) -> list[str]:
     ]
 
 
-def middle(config: LearngeneConfig) -> dict[str, Measured]:
-    """What was measured at the middle one of a card's three sizes, by task; nothing for a card
-    without figures.
-    """
+def find_middle(config: LearngeneConfig) -> dict[str, Measured]:
+    """Return the results of the middle one of a card's three sizes, by task; {} without results."""
     worth = config.card.worth if config.card else None
     if worth is None:
         return {}
@@ -79,8 +75,8 @@ def middle(config: LearngeneConfig) -> dict[str, Measured]:
     }
 
 
-def row_of(name: str, measured: Mapping[str, Measured]) -> list[str]:
-    """The cells of one line; gains are the means over the tasks."""
+def format_row(name: str, measured: Mapping[str, Measured]) -> list[str]:
+    """Return the cells of a row; gains are the means over the tasks."""
     size = measured[TASKS[0]]
     accuracies = [f"{100 * measured[task].accuracy[DESCENDANT]:.1f}" for task in TASKS]
     gains = [

@@ -28,76 +28,88 @@ from learngene_zoo.method.sizes import Member
 from learngene_zoo.pretrained.ancestry import ancestry_spec
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
-from grids import find_source, finished, place_learngene, summarise_gains
+from grids import find_source, place_learngene, run_cells, summarise_gains
 
 TASKS = ("digits", "fashion_mnist", "textures", "numbers")
 IMAGES, EPOCHS, SEED = 500, 4, 0
 TRAINING = set_epochs(replace(RECIPE, images=IMAGES), EPOCHS)
 
 
-def measured(arm: Arm, card: Path, out: Path) -> CardResults:
-    """What the learngene on a card is worth; the results of all cards lie in one folder, with one
-    scratch arm for all.
+def measure_worth(arm: Arm, card: Path, out: Path) -> CardResults:
+    """Return the results of the learngene on a card.
+
+    The results of all cards are in one folder, so that they share the scratch arm.
     """
     claim_workspace(out, anew=False)
     place_learngene(Extraction(arm=replace(arm, name=""), seed=SEED), card, out)
     members = lifecycle.plan(card)
-    sizes = three(members)
-    named = {id(member): named_by(member, members) for member in sizes}
-    grid = [cells_of(arm, member, named[id(member)], task) for member in sizes for task in TASKS]
-    rows = {row.key: row for row in finished([cell for cells in grid for cell in cells], out)}
-    found = [
-        summarise_gains(member, named[id(member)], [rows[cell.key] for cell in cells])
+    sizes = choose_sizes(members)
+    size_of_member = {id(member): name_size(member, members) for member in sizes}
+    grid = [
+        make_cells(arm, member, size_of_member[id(member)], task)
+        for member in sizes
+        for task in TASKS
+    ]
+    rows = {row.key: row for row in run_cells([cell for cells in grid for cell in cells], out)}
+    results = [
+        summarise_gains(member, size_of_member[id(member)], [rows[cell.key] for cell in cells])
         for member, cells in zip([member for member in sizes for _ in TASKS], grid, strict=True)
     ]
     return CardResults(
         command=f"python tools/shelf.py {arm.method}",
         split="test",
-        how=sentence(),
-        rows=tuple(sorted(found, key=lambda row: TASKS.index(row.task))),
+        how=describe_measurement(),
+        rows=tuple(sorted(results, key=lambda row: TASKS.index(row.task))),
         datasets={task: find_source(task) for task in TASKS},
     )
 
 
-def three(members: Sequence[Member]) -> list[Member]:
-    """The smallest, the middle and the largest member that cost no more than the ancestry model;
-    fewer, if there are no three.
+def choose_sizes(members: Sequence[Member]) -> list[Member]:
+    """Return the smallest, the middle and the largest member that cost no more than the ancestry
+    model.
+
+    There are fewer if fewer members fit.
     """
-    most = cost(ancestry_spec(BUNDLED)).params
-    fitting = [member for member in members if member.cost().params <= most]
-    return [fitting[place] for place in sorted({0, (len(fitting) - 1) // 2, len(fitting) - 1})]
+    max_params = cost(ancestry_spec(BUNDLED)).params
+    fitting = [member for member in members if member.cost().params <= max_params]
+    return [fitting[index] for index in sorted({0, (len(fitting) - 1) // 2, len(fitting) - 1})]
 
 
-def named_by(member: Member, members: Sequence[Member]) -> dict[str, object]:
-    """What names this size beside layers and width: the expander's settings, and the axes that tell
-    it from others like it.
+def name_size(member: Member, members: Sequence[Member]) -> dict[str, object]:
+    """Return the expander's settings, and the axes in which the size differs from others of its
+    layers and width.
     """
-    like = [
+    similar_specs = [
         other.spec
         for other in members
         if (other.spec.layers, other.spec.width, other.settings)
         == (member.spec.layers, member.spec.width, member.settings)
     ]
-    differing = [axis for axis in MORE_AXES if len({getattr(spec, axis) for spec in like}) > 1]
+    differing = [
+        axis for axis in MORE_AXES if len({getattr(spec, axis) for spec in similar_specs}) > 1
+    ]
     return {**member.settings, **{axis: getattr(member.spec, axis) for axis in differing}}
 
 
-def cells_of(arm: Arm, member: Member, size: dict[str, object], task: str) -> list[Cell]:
-    """The trainings of one line: a descendant, its controls, and the plain models of as many layers
-    from scratch.
+def make_cells(arm: Arm, member: Member, size: dict[str, object], task: str) -> list[Cell]:
+    """Return the trainings of a row: a descendant, its controls, and the plain models of as many
+    layers.
     """
-    own = [
+    arms = [
         arm,
         *(replace(arm, name=f"{arm.name} {control}", control=control) for control in CONTROLS),
     ]
     spec = member.spec
     width = max(part.width for part in spec.sizes)
-    found = [cell(one, task, spec.layers, None if member.settings else width, size) for one in own]
-    return [*found, *(cell(one, task, spec.layers, width, {}) for one in SCRATCH)]
+    cells = [
+        make_cell(item, task, spec.layers, None if member.settings else width, size)
+        for item in arms
+    ]
+    return [*cells, *(make_cell(item, task, spec.layers, width, {}) for item in SCRATCH)]
 
 
-def cell(arm: Arm, task: str, layers: int, width: int | None, size: dict[str, object]) -> Cell:
-    """One training; every arm of a task draws the same."""
+def make_cell(arm: Arm, task: str, layers: int, width: int | None, size: dict[str, object]) -> Cell:
+    """Return a training. Every arm of a task has the same seed."""
     return Cell(
         arm=arm,
         task=task,
@@ -111,8 +123,8 @@ def cell(arm: Arm, task: str, layers: int, width: int | None, size: dict[str, ob
     )
 
 
-def sentence() -> str:
-    """What was measured, in words."""
+def describe_measurement() -> str:
+    """Return the description of the measurement."""
     return (
         f"Each model after {EPOCHS} epochs of at most {IMAGES:,} training images without"
         f" augmentation, learning rate {RECIPE.lr:g}, which was tuned for no arm, one seed;"

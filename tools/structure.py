@@ -1,6 +1,6 @@
 """Measure names and structure of the package and its plugins, and check them against limits.
 
-    python tools/structure.py            what is read from the files; exits with 1 above a limit
+    python tools/structure.py            the numbers of the files; exits with 1 above a limit
     python tools/structure.py --run      the modules that commands run, too (a minute)
     python tools/structure.py --list     every function, name and module that counts
 
@@ -9,7 +9,7 @@ smaller: a change that lowers a number lowers its limit in the same commit.
 
 A module runs if at least one function that it defines is called; its body, and the calls in it, do
 not count. Modules that paint the images of synthetic tasks are left out. Each command is traced in
-a process of its own.
+a separate process.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ IRREGULAR = frozenset(
     ]
 ) - {"cut", "fit", "put", "read", "run", "set"}  # also verbs
 NOT_PARTICIPLES = frozenset(["embed", "feed", "need", "proceed", "seed", "shed", "speed", "string"])
-# Names of variables that do not say what their value is.
+# Names of variables that do not describe their value.
 VAGUE = frozenset(
     [
         "asked",
@@ -110,7 +110,7 @@ COMMANDS = {
     "expand lsamd": ["expand", "lsamd", "--layers", "7", "-q"],
     "expand tal": ["expand", "tal", "--layers", "6", "-q"],
 }
-# What is measured must be at most this.
+# The upper limits.
 LIMITS = {
     "functions named by a participle (%)": 2.0,
     "vague names (%)": 2.0,
@@ -183,7 +183,7 @@ def measure_structure(items: Mapping[str, list[str]]) -> dict[str, float]:
 
 
 def list_items() -> dict[str, list[str]]:
-    """Return what counts for each number, as lines for a reader."""
+    """Return the items that each number counts, as lines for a reader."""
     paths = list_files()
     return {
         "functions named by a participle (%)": [
@@ -342,15 +342,15 @@ def trace_modules(words: list[str]) -> list[str]:
     called: set[CodeType] = set()
     importing = 0
 
-    def note(frame: FrameType, event: str, argument: Any) -> None:
+    def record_call(frame: FrameType, event: str, argument: Any) -> None:
         nonlocal importing
         if frame.f_code.co_name == "<module>":
             importing += (event == "call") - (event == "return")
         elif event == "call" and not importing:
             called.add(frame.f_code)
 
-    threading.setprofile(note)
-    sys.setprofile(note)
+    threading.setprofile(record_call)
+    sys.setprofile(record_call)
     try:
         lgzoo(words, standalone_mode=False)
     except SystemExit as end:

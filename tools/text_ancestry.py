@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] = ()) -> None:
 
 def train() -> None:
     """Train the model in the build folder, unless it is there."""
-    if get_built().exists():
+    if get_build_folder().exists():
         return
     BUILD.mkdir(parents=True, exist_ok=True)
     corpus = BUILD / "wordnet.txt"
@@ -84,13 +84,13 @@ def train() -> None:
         [f"text:{corpus}", *TASKS],
         family=FAMILY,
         recipe=RECIPE,
-        out=get_built(),
+        out=get_build_folder(),
         run=RUN,
         **SIZES,
     )
 
 
-def get_built() -> Path:
+def get_build_folder() -> Path:
     """Return the folder of the trained model."""
     return BUILD / f"words-{fingerprint([to_json(SIZES), to_json(RECIPE)])}"
 
@@ -119,17 +119,17 @@ def read_sentences(folder: Path) -> Iterator[str]:
 
 def write_card() -> None:
     """Put the model onto the shelf in half precision."""
-    trained = load_descendant(get_built())
+    trained = load_descendant(get_build_folder())
     about = to_json(CardRecord(command="python tools/text_ancestry.py"))
-    wordnet, *others = trained.provenance["corpus"]
-    corpus = [{**wordnet, "source": "WordNet 3.0", "licence": "WordNet-3.0"}, *others]
+    wordnet, *other_sources = trained.provenance["corpus"]
+    corpus = [{**wordnet, "source": "WordNet 3.0", "licence": "WordNet-3.0"}, *other_sources]
     facts = {"licence": LICENCE, "card": about, "corpus": corpus}
-    kept = trained.with_state(
+    bundled = trained.with_state(
         cast(cast(trained.state, torch.float16), torch.float32),
         provenance={**trained.provenance, **facts},
     )
     shutil.rmtree(CARD, ignore_errors=True)
-    kept.save(CARD, dtype="fp16")
+    bundled.save(CARD, dtype="fp16")
 
 
 def show_gate() -> None:
@@ -140,7 +140,7 @@ def show_gate() -> None:
     page = f"{card}\n{NOTES}\n## Corpus and gate\n\n{NOTICE}\n\n{END}\n"
     (CARD / "README.md").write_text(page, encoding="utf-8")
     if text_gate.RESULTS.is_file():
-        show_on_card(CARD, "gate", text_gate.render(text_gate.read()))
+        show_on_card(CARD, "gate", text_gate.make_page_text(text_gate.read_results()))
 
 
 if __name__ == "__main__":

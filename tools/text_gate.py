@@ -56,17 +56,17 @@ WORD = re.compile(r"\w+|[^\w\s]")
 def main(arguments: Sequence[str] = ()) -> None:
     """Measure, print, and write."""
     if "--table" not in arguments:
-        RESULTS.write_text(json.dumps(judge(), indent=1) + "\n", encoding="utf-8")
-    print(render(read()))
+        RESULTS.write_text(json.dumps(measure_all(), indent=1) + "\n", encoding="utf-8")
+    print(make_page_text(read_results()))
 
 
-def read() -> dict[str, Any]:
+def read_results() -> dict[str, Any]:
     """Return the results as they were written."""
     results: dict[str, Any] = json.loads(RESULTS.read_text(encoding="utf-8"))
     return results
 
 
-def judge() -> dict[str, Any]:
+def measure_all() -> dict[str, Any]:
     """Return rates, rows and verdict."""
     rates = {arm: choose_rate(arm) for arm in ARMS}
     rows = [row for name in TASKS if (row := judge_task(name, rates)) is not None]
@@ -177,10 +177,10 @@ def choose_rows(labels: np.ndarray) -> list[int]:
     """Return the rows of the training texts that a fine-tuning with seed 0 uses."""
     from learngene_zoo.seeds import derive_seed, draw_balanced
 
-    most = RECIPE.images
-    if most is None or len(labels) <= most:
+    max_texts = RECIPE.images
+    if max_texts is None or len(labels) <= max_texts:
         return list(range(len(labels)))
-    return [int(row) for row in draw_balanced(labels, most, derive_seed(0, "data"))]
+    return [int(row) for row in draw_balanced(labels, max_texts, derive_seed(0, "data"))]
 
 
 def list_features(text: str | tuple[str, str], with_pairs: bool) -> Iterator[str]:
@@ -200,9 +200,9 @@ def count_words(rows: Sequence[Counter[str]], column: Mapping[str, int]) -> torc
         for name, count in counts.items()
         if name in column
     ] + [(row, len(column), 1.0) for row in range(len(rows))]
-    where, values = [entry[:2] for entry in entries], [entry[2] for entry in entries]
+    positions, values = [entry[:2] for entry in entries], [entry[2] for entry in entries]
     size = (len(rows), len(column) + 1)
-    return torch.sparse_coo_tensor(torch.tensor(where).T, torch.tensor(values), size).coalesce()
+    return torch.sparse_coo_tensor(torch.tensor(positions).T, torch.tensor(values), size).coalesce()
 
 
 def fit_regression(inputs: torch.Tensor, labels_N: torch.Tensor, classes: int) -> torch.Tensor:
@@ -224,16 +224,16 @@ def fit_regression(inputs: torch.Tensor, labels_N: torch.Tensor, classes: int) -
 # The page.
 
 
-def render(results: Mapping[str, Any]) -> str:
+def make_page_text(results: Mapping[str, Any]) -> str:
     """Return the table and the verdict."""
     lines = [
         "| task | language model | random weights | bag of words | over random | over bag |",
         "|---|---:|---:|---:|---:|---:|",
     ]
     for row in results["rows"]:
-        shown = [f"{100 * row[arm]:.1f}" for arm in (*ARMS, "bag")]
+        accuracies = [f"{100 * row[arm]:.1f}" for arm in (*ARMS, "bag")]
         gains = [describe_gain(row[f"over {rival}"]) for rival in ("random weights", "bag")]
-        lines.append(f"| `{row['task']}` | {' | '.join([*shown, *gains])} |")
+        lines.append(f"| `{row['task']}` | {' | '.join([*accuracies, *gains])} |")
     rates = ", ".join(f"{arm} {rate:g}" for arm, rate in results["lr"].items())
     verdict = "passed" if results["passed"] else "not passed"
     text = (

@@ -34,7 +34,7 @@ from learngene_zoo.settings import Recipe
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 import machine
-from grids import finished
+from grids import run_cells
 from pages import DOCS, ROOT, replace_between
 
 NAME = "closed_form_rates"
@@ -55,7 +55,7 @@ RECIPE = Recipe(images=500, batch_size=32, clip=1.0, augment="none")
 def main(arguments: Sequence[str]) -> None:
     """Measure, print, and write."""
     if "--table" not in arguments:
-        rows = finished(grid(), ROOT / "build" / NAME, executor=InProcess())
+        rows = run_cells(grid(), ROOT / "build" / NAME, executor=InProcess())
         values = [
             {
                 "arm": row.arm,

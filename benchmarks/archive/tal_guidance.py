@@ -34,7 +34,7 @@ from lgzoo_tal.modules.objective import Guide, MetaObjective, TaskSpec
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 from machine import write
 from pages import DOCS, replace_between
-from tal_forms import ANCESTRY, trained
+from tal_forms import ANCESTRY, train_objective
 
 TASK = open_task(SOURCE_TASK)
 RECIPE = Recipe(
@@ -62,7 +62,10 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     for alpha in parser.parse_args().alpha:
         rows.append(
-            {"alpha": alpha, **trained(objective(alpha), [TASK], RECIPE, SEED, share=1 - alpha)}
+            {
+                "alpha": alpha,
+                **train_objective(objective(alpha), [TASK], RECIPE, SEED, share=1 - alpha),
+            }
         )
         print(f"{alpha:4g}  {_curve(rows[-1], ' ')}   {rows[-1]['seconds']:4.0f} s", flush=True)
     print(write("tal_guidance", {"rows": rows, "images": RECIPE.images, "threads": 1}))

@@ -32,7 +32,7 @@ SOURCES = [0, 0, 0, 1, 2, 2, 2, 3, 4, 4, 4, 4]
 REPEATS = 7
 
 
-def measure(given: Namespace) -> Iterator[tuple[Row, str]]:
+def measure(args: Namespace) -> Iterator[tuple[Row, str]]:
     """Time both ways, which must give the same tensors."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
@@ -72,4 +72,4 @@ def prepare_files(folder: Path) -> tuple[Path, Path]:
     return learngene, plain / WEIGHTS
 
 
-CASE = Case(measure=measure, summarise=lambda rows, given: {**rows[0], "threads": 1})
+CASE = Case(measure=measure, summarise=lambda rows, args: {**rows[0], "threads": 1})

@@ -25,7 +25,7 @@ class Case:
         measure: Yields each row of the results, with the text that is printed for it.
         summarise: Returns the content of the results file from all rows.
         add_options: Adds the options of the case to a parser.
-        measure_part: Returns a row that is measured in a process of its own (see `run_part`).
+        measure_part: Returns a row that is measured in a separate process (see `run_part`).
         find_problem: Returns a sentence if the content of the results file exceeds a limit,
             otherwise "".
         name_suffix: Returns the end of the name of the results file, which begins with the case's.
@@ -36,8 +36,8 @@ class Case:
     summarise: Callable[[list[Row], Namespace], Row]
     add_options: Callable[[ArgumentParser], None] = lambda parser: None
     measure_part: Callable[[Namespace], Row] | None = None
-    find_problem: Callable[[Row, Namespace], str] = lambda numbers, given: ""
-    name_suffix: Callable[[Namespace], str] = lambda given: ""
+    find_problem: Callable[[Row, Namespace], str] = lambda numbers, args: ""
+    name_suffix: Callable[[Namespace], str] = lambda args: ""
     write_page: Callable[[Row], None] = lambda numbers: None
 
 
@@ -53,7 +53,7 @@ def measure_medians(
     The functions take turns, so that a machine that slows down slows all of them alike.
 
     Args:
-        functions: By name, what is timed.
+        functions: The timed functions by name.
         repeats: The number of runs in a row.
         rounds: The number of turns of each function.
         warm_ups: The number of runs at the start of each turn that do not count, because the caches
@@ -63,9 +63,9 @@ def measure_medians(
     seconds: dict[str, list[float]] = {name: [] for name in functions}
     for _ in range(rounds):
         for name, function in functions.items():
-            taken = [measure_seconds(function, clock) for _ in range(warm_ups + repeats)]
-            seconds[name] += taken[warm_ups:]
-    return {name: statistics.median(taken) for name, taken in seconds.items()}
+            values = [measure_seconds(function, clock) for _ in range(warm_ups + repeats)]
+            seconds[name] += values[warm_ups:]
+    return {name: statistics.median(values) for name, values in seconds.items()}
 
 
 def measure_seconds(
@@ -88,11 +88,11 @@ def synchronise_and_read_clock() -> float:
 
 
 def run_part(case: str, part: Sequence[str], options: Sequence[str] = ()) -> Row:
-    """Return the row of a part of a case, measured in a process of its own.
+    """Return the row of a part of a case, measured in a separate process.
 
     Args:
         case: The name of the case.
-        part: The words that its `measure_part` finds in `given.part`.
+        part: The words that its `measure_part` finds in `args.part`.
         options: Options of the case, as on the command line.
     """
     command = [sys.executable, str(SPEED), case, *options, "--part", *part]

@@ -41,24 +41,24 @@ def run_python(*words: str) -> Callable[[], object]:
     return lambda: subprocess.run(line, check=True, capture_output=True, cwd=ROOT, env=ENVIRONMENT)
 
 
-def measure(given: Namespace) -> Iterator[tuple[Row, str]]:
+def measure(args: Namespace) -> Iterator[tuple[Row, str]]:
     """Time the bare interpreter, then every command."""
     calls = {line: run_python("-m", "learngene_zoo", *line.split()) for line in COMMANDS}
     seconds = measure_medians({"": run_python("-c", "pass"), **calls}, REPEATS)
     yield {"seconds": seconds[""]}, f"{seconds['']:.3f} s           python -c pass"
-    for line, most in COMMANDS.items():
-        row = {"command": line, "seconds": seconds[line], "most": most}
-        yield row, f"{seconds[line]:.3f} s of {most:.2f}   lgzoo {line}"
+    for line, limit in COMMANDS.items():
+        row = {"command": line, "seconds": seconds[line], "most": limit}
+        yield row, f"{seconds[line]:.3f} s of {limit:.2f}   lgzoo {line}"
 
 
-def find_problem(numbers: Row, given: Namespace) -> str:
+def find_problem(numbers: Row, args: Namespace) -> str:
     """Return a sentence if a command is too slow."""
-    late = any(row["seconds"] > row["most"] for row in numbers["commands"])
-    return "a command is slower than its limit" if late else ""
+    is_late = any(row["seconds"] > row["most"] for row in numbers["commands"])
+    return "a command is slower than its limit" if is_late else ""
 
 
 CASE = Case(
     measure=measure,
-    summarise=lambda rows, given: {"python_s": rows[0]["seconds"], "commands": rows[1:]},
+    summarise=lambda rows, args: {"python_s": rows[0]["seconds"], "commands": rows[1:]},
     find_problem=find_problem,
 )

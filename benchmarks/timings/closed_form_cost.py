@@ -44,29 +44,29 @@ def add_options(parser: ArgumentParser) -> None:
     )
 
 
-def measure(given: Namespace) -> Iterator[tuple[Row, str]]:
+def measure(args: Namespace) -> Iterator[tuple[Row, str]]:
     """Measure every step in a process."""
-    steps = ["extract", *SIZES, *(f"{size}{AGAIN}" for size in SIZES if given.anew)]
+    steps = ["extract", *SIZES, *(f"{size}{AGAIN}" for size in SIZES if args.anew)]
     with tempfile.TemporaryDirectory() as folder:
         make_model(Path(folder) / "ancestry")
-        make_images(Path(folder) / "images", given.images)
+        make_images(Path(folder) / "images", args.images)
         for name in steps:
-            began = time.monotonic()
-            part = run_part("closed_form_cost", [name, folder], ["--threads", str(given.threads)])
-            row = {"step": name, "wall_s": round(time.monotonic() - began), **part}
+            started = time.monotonic()
+            part = run_part("closed_form_cost", [name, folder], ["--threads", str(args.threads)])
+            row = {"step": name, "wall_s": round(time.monotonic() - started), **part}
             yield row, "  ".join(f"{key} {value}" for key, value in row.items())
 
 
-def measure_step(given: Namespace) -> Row:
+def measure_step(args: Namespace) -> Row:
     """Do one step in this process, whose children load no images, and return its cost."""
-    name, folder = given.part
+    name, folder = args.part
     os.chdir(folder)
-    run = Run(threads=given.threads, device="cpu")
+    run = Run(threads=args.threads, device="cpu")
     facts = extract(run) if name == "extract" else expand(name, run)
-    used = resource.getrusage(resource.RUSAGE_SELF)
+    usage = resource.getrusage(resource.RUSAGE_SELF)
     return {
-        "cpu_s": round(used.ru_utime + used.ru_stime),
-        "peak_mb": round(used.ru_maxrss / 1024),
+        "cpu_s": round(usage.ru_utime + usage.ru_stime),
+        "peak_mb": round(usage.ru_maxrss / 1024),
         **facts,
     }
 
@@ -110,11 +110,11 @@ def make_images(folder: Path, images: int) -> None:
     generator = np.random.default_rng(0)
     for split, count in (("train", images), ("val", 4), ("test", 4)):
         for number in range(count):
-            of_class = folder / split / str(number % 2)
-            of_class.mkdir(parents=True, exist_ok=True)
+            class_folder = folder / split / str(number % 2)
+            class_folder.mkdir(parents=True, exist_ok=True)
             coarse = generator.integers(0, 256, (8, 8, 3), dtype=np.uint8)
             image = Image.fromarray(coarse).resize((SIDE, SIDE))
-            image.save(of_class / f"{number}.jpg", quality=90)
+            image.save(class_folder / f"{number}.jpg", quality=90)
 
 
 def measure_megabytes(folder: Path) -> int:
@@ -122,13 +122,13 @@ def measure_megabytes(folder: Path) -> int:
     return round(sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) / MB)
 
 
-def summarise(rows: list[Row], given: Namespace) -> Row:
+def summarise(rows: list[Row], args: Namespace) -> Row:
     """Return the content of the results file."""
     return {
         "architecture": ARCHITECTURE,
-        "images": given.images,
+        "images": args.images,
         "tokens": 64,
-        "threads": given.threads,
+        "threads": args.threads,
         "rows": rows,
     }
 

@@ -35,12 +35,12 @@ MAX_TIMES_TIMM = 1.0  # of an ONNX file in fp32
 REPEATS = 10
 
 
-def measure(given: Namespace) -> Iterator[tuple[Row, str]]:
+def measure(args: Namespace) -> Iterator[tuple[Row, str]]:
     """Time all forms of each size."""
     torch.set_num_threads(1)
     for name, spec in SIZES.items():
         seconds, sizes = measure_size(spec)
-        times = "  ".join(f"{form} {1e3 * taken:6.2f} ms" for form, taken in seconds.items())
+        times = "  ".join(f"{form} {1e3 * value:6.2f} ms" for form, value in seconds.items())
         yield {"size": name, **seconds, **sizes}, f"{name:26} {times}"
 
 
@@ -68,14 +68,14 @@ def export(descendant: Descendant, folder: Path, format: str, dtype: str) -> Pat
     return path
 
 
-def find_problem(numbers: Row, given: Namespace) -> str:
+def find_problem(numbers: Row, args: Namespace) -> str:
     """Return a sentence if an ONNX file is slower than timm's module."""
-    late = any(row["onnx fp32"] > MAX_TIMES_TIMM * row["timm"] for row in numbers["rows"])
-    return "an exported file is slower than timm's module" if late else ""
+    is_late = any(row["onnx fp32"] > MAX_TIMES_TIMM * row["timm"] for row in numbers["rows"])
+    return "an exported file is slower than timm's module" if is_late else ""
 
 
 CASE = Case(
     measure=measure,
-    summarise=lambda rows, given: {"threads": 1, "most_times_timm": MAX_TIMES_TIMM, "rows": rows},
+    summarise=lambda rows, args: {"threads": 1, "most_times_timm": MAX_TIMES_TIMM, "rows": rows},
     find_problem=find_problem,
 )

@@ -3,7 +3,7 @@
 These are upload_folder and snapshot_download. The Hub is the tests' stand-in on this machine, so
 seconds show the work of both sides and no network; requests and bytes are those that any Hub would
 see. All have the same files: a learngene and 32 descendants, with their cards and the manifest.
-Ours also reads every file back and makes a tag; what is fetched is checked against the manifest.
+Ours also reads every file back and makes a tag; fetched files are checked against the manifest.
 The stand-in has no Xet, so large files go by LFS. Two minutes, one process.
 """
 
@@ -30,7 +30,7 @@ REPEATS = 3
 LAYERS, CLASSES = range(5, 13), (10, 20, 50, 100)
 
 
-def measure(given: Namespace) -> Iterator[tuple[Row, str]]:
+def measure(args: Namespace) -> Iterator[tuple[Row, str]]:
     """Measure each way."""
     with tempfile.TemporaryDirectory() as scratch, StandIn() as hub:
         os.environ.update(hub.environment(Path(scratch) / "home") | {"HF_HUB_DISABLE_XET": "1"})
@@ -127,7 +127,7 @@ def make_family(folder: Path) -> tuple[Path, list[Path]]:
     return learngene.save(folder / "learngene"), members
 
 
-def summarise(rows: list[Row], given: Namespace) -> Row:
+def summarise(rows: list[Row], args: Namespace) -> Row:
     """Return the content of the results file: the numbers of each way by name."""
     ways = {row["name"]: {key: row[key] for key in row if key != "name"} for row in rows}
     return {"files": 100, "repeats": REPEATS, **ways}

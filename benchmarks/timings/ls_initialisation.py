@@ -54,7 +54,7 @@ def solve_pairs(stitched: StitchedNetwork, images_BCHW: torch.Tensor, solver: So
     solved: dict[str, torch.Tensor] = {}
     for joint, (front, end) in enumerate(stitched.layout.joints):
         outputs, inputs = (
-            [_streams(stitched, anchor, part) for part in images_BCHW.split(AT_ONCE)]
+            [_compute_streams(stitched, anchor, part) for part in images_BCHW.split(AT_ONCE)]
             for anchor in (front, end)
         )
         weights: dict[int, list[torch.Tensor]] = {}
@@ -63,8 +63,8 @@ def solve_pairs(stitched: StitchedNetwork, images_BCHW: torch.Tensor, solver: So
             target = torch.cat([streams[pair.k].flatten(0, 1) for streams in inputs]).double()
             rows = torch.cat([tokens, torch.ones_like(tokens[:, :1])], dim=1)
             weights.setdefault(pair.window, []).append(solver(rows, target))
-        for window, found in weights.items():
-            mean = torch.stack(found).mean(dim=0).float()
+        for window, solutions in weights.items():
+            mean = torch.stack(solutions).mean(dim=0).float()
             solved |= {
                 f"stitches.{joint}.{window}.weight": mean[:-1].T,
                 f"stitches.{joint}.{window}.bias": mean[-1],
@@ -72,9 +72,10 @@ def solve_pairs(stitched: StitchedNetwork, images_BCHW: torch.Tensor, solver: So
     return solved
 
 
-def _streams(
+def _compute_streams(
     stitched: StitchedNetwork, anchor: int, images_BCHW: torch.Tensor
 ) -> list[torch.Tensor]:
+    """Return the stream of an anchor before its first block and after each block."""
     streams = [stitched.embed_images(images_BCHW, anchor)]
     for block in stitched.get_anchor(anchor).blocks:
         streams.append(block(streams[-1]))
@@ -86,7 +87,7 @@ def run_anchors(stitched: StitchedNetwork, images_BCHW: torch.Tensor) -> None:
     """Run all anchors over all images once."""
     for anchor in range(len(stitched.anchors)):
         for part in images_BCHW.split(AT_ONCE):
-            _streams(stitched, anchor, part)
+            _compute_streams(stitched, anchor, part)
 
 
 def solve_by_lstsq(rows: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
@@ -104,14 +105,14 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("--deit", action="store_true", help="DeiT-Ti, -S and -B at 224 pixels")
 
 
-def measure(given: Namespace) -> Iterator[tuple[Row, str]]:
+def measure(args: Namespace) -> Iterator[tuple[Row, str]]:
     """Time all arms, and compare their stitches."""
     torch.set_num_threads(1)
     specs = SMALL
-    if given.deit:
+    if args.deit:
         named = (architecture(f"deit_{size}_patch16_224") for size in ("tiny", "small", "base"))
         specs = tuple(spec for spec in named if spec is not None)
-    count, side = 32 if given.deit else 100, specs[0].image_size
+    count, side = 32 if args.deit else 100, specs[0].image_size
     images = torch.randn(count, 3, side, side, generator=torch.Generator().manual_seed(0))
     stitched = build_anchors(specs)
     arms: dict[str, Callable[[], StateDict]] = {
@@ -126,7 +127,7 @@ def measure(given: Namespace) -> Iterator[tuple[Row, str]]:
     seconds = measure_medians(
         {**arms, "passes": lambda: run_anchors(stitched, images)},
         repeats=1,
-        rounds=1 if given.deit else 3,
+        rounds=1 if args.deit else 3,
         warm_ups=0,
         clock=time.process_time,
     )
@@ -157,7 +158,7 @@ def find_difference(first: StateDict, second: StateDict) -> float:
     )
 
 
-def find_problem(numbers: Row, given: Namespace) -> str:
+def find_problem(numbers: Row, args: Namespace) -> str:
     """Return a sentence if ours takes too long or has other stitches."""
     if numbers["ratio"] <= MAX_TIME and numbers["difference"] <= 1e-5:
         return ""
@@ -166,8 +167,8 @@ def find_problem(numbers: Row, given: Namespace) -> str:
 
 CASE = Case(
     measure=measure,
-    summarise=lambda rows, given: rows[0],
+    summarise=lambda rows, args: rows[0],
     add_options=add_options,
     find_problem=find_problem,
-    name_suffix=lambda given: "_deit" if given.deit else "",
+    name_suffix=lambda args: "_deit" if args.deit else "",
 )

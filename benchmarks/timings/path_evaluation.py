@@ -48,7 +48,7 @@ class PathModel(nn.Module):
         return logits
 
 
-def measure(given: Namespace) -> Iterator[tuple[Row, str]]:
+def measure(args: Namespace) -> Iterator[tuple[Row, str]]:
     """Time both ways, of the evaluation and of the network alone."""
     torch.set_num_threads(1)
     task, run = open_task(SOURCE_TASK), Run(threads=1)
@@ -105,7 +105,7 @@ def build_random_network(classes: int) -> StitchedNetwork:
     return build_network(specs, layout, {**states, **draw_stitches(specs, layout, 0)})
 
 
-def summarise(rows: list[Row], given: Namespace) -> Row:
+def summarise(rows: list[Row], args: Namespace) -> Row:
     """Return the numbers of the evaluation and, below `network`, of the network alone."""
     (paths, _) = [row.pop("paths") for row in rows]
     return {**rows[0], "network": rows[1], "paths": paths, "images": IMAGES, "threads": 1}

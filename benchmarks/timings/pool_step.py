@@ -46,9 +46,14 @@ class Trainer:
         if ancestry is not None:
             settings = ImitationSettings(levels=levels, alpha=0.1, tau=1.0, reduction="sample")
             imitation = Imitation(spec, ancestry, settings, 2)
-            own, theirs = zip(*imitation.levels)
+            student_levels, teacher_levels = zip(*imitation.levels)
             objective = Distilled(
-                objective, student, Teacher(master, theirs), imitation, (0.1, 0.9), own
+                objective,
+                student,
+                Teacher(master, teacher_levels),
+                imitation,
+                (0.1, 0.9),
+                student_levels,
             )
         self.objective = objective.train()
         self.optimizer = torch.optim.AdamW(
@@ -62,7 +67,7 @@ class Trainer:
         self.optimizer.step()
 
 
-def random_batch(spec: ViTSpec, images: int) -> Batch:
+def make_random_batch(spec: ViTSpec, images: int) -> Batch:
     """Return random images."""
     pixels = torch.randn(
         images, 3, spec.image_size, spec.image_size, generator=torch.Generator().manual_seed(0)
@@ -70,7 +75,7 @@ def random_batch(spec: ViTSpec, images: int) -> Batch:
     return Batch(pixels, torch.arange(images) % spec.classes, torch.arange(images))
 
 
-def measure(given: Namespace) -> Iterator[tuple[Row, str]]:
+def measure(args: Namespace) -> Iterator[tuple[Row, str]]:
     """Time the steps of both auxiliary models of each ancestry model."""
     torch.set_num_threads(1)
     assert DEIT_TINY is not None
@@ -78,15 +83,15 @@ def measure(given: Namespace) -> Iterator[tuple[Row, str]]:
         row, lines = {"model": name, "images": images}, [f"{name}, {images} images a step"]
         levels = (PoolSettings().low_levels, PoolSettings().high_levels)
         auxiliaries = PoolSettings().derive_auxiliaries(spec)
-        for which, auxiliary, count in zip(("low", "high"), auxiliaries, levels):
-            row[which] = compare_step(auxiliary, spec, count, images)
-            lines.append(describe_step(which, row[which]))
+        for size, auxiliary, count in zip(("low", "high"), auxiliaries, levels):
+            row[size] = compare_step(auxiliary, spec, count, images)
+            lines.append(describe_step(size, row[size]))
         yield row, "\n".join(lines)
 
 
 def compare_step(spec: ViTSpec, ancestry: ViTSpec, levels: int, images: int) -> Row:
     """Time a distillation step of one auxiliary model and its parts."""
-    batch = random_batch(ancestry, images)
+    batch = make_random_batch(ancestry, images)
     master = model_of(ancestry, initial(ancestry, 0))
     plain, distilled = Trainer(spec), Trainer(spec, master, ancestry, levels)
 
@@ -104,23 +109,23 @@ def compare_step(spec: ViTSpec, ancestry: ViTSpec, levels: int, images: int) -> 
     return {**seconds, "ratio": seconds["step_s"] / (seconds["teacher_s"] + seconds["student_s"])}
 
 
-def describe_step(which: str, row: Row) -> str:
+def describe_step(name: str, row: Row) -> str:
     """Return the line that is printed for an auxiliary model."""
     return (
-        f"  {which:5} teacher {1e3 * row['teacher_s']:7.1f} ms + student"
+        f"  {name:5} teacher {1e3 * row['teacher_s']:7.1f} ms + student"
         f" {1e3 * row['student_s']:7.1f} ms, step {1e3 * row['step_s']:7.1f} ms:"
         f" {row['ratio']:.3f} x"
     )
 
 
-def find_problem(numbers: Row, given: Namespace) -> str:
+def find_problem(numbers: Row, args: Namespace) -> str:
     """Return a sentence if a step of DeiT-Ti's auxiliary models takes too long."""
-    late = any(numbers["rows"][-1][which]["ratio"] > MAX_TIME for which in ("low", "high"))
-    return f"a distillation step takes more than {MAX_TIME} times its parts" if late else ""
+    is_late = any(numbers["rows"][-1][name]["ratio"] > MAX_TIME for name in ("low", "high"))
+    return f"a distillation step takes more than {MAX_TIME} times its parts" if is_late else ""
 
 
 CASE = Case(
     measure=measure,
-    summarise=lambda rows, given: {"most_times_parts": MAX_TIME, "threads": 1, "rows": rows},
+    summarise=lambda rows, args: {"most_times_parts": MAX_TIME, "threads": 1, "rows": rows},
     find_problem=find_problem,
 )

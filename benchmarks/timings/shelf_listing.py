@@ -22,7 +22,7 @@ from pages import CARDS, ROOT
 from timings.case import Case, Row
 
 CARD = CARDS / "lsamd-mini" / "config.json"
-METHODS, REPEATS, MOST = 20, 5, 1.0
+METHODS, REPEATS, MAX_SECONDS = 20, 5, 1.0
 ENVIRONMENT = {
     **os.environ,
     "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'plugins'}",
@@ -57,22 +57,22 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("--cards", type=int, default=10_000, help="(default: %(default)s)")
 
 
-def measure(given: Namespace) -> Iterator[tuple[Row, str]]:
+def measure(args: Namespace) -> Iterator[tuple[Row, str]]:
     """Time every call on a folder of cards."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "cards"
-        write_cards(folder, given.cards)
+        write_cards(folder, args.cards)
         for name, call in CALLS.items():
-            walls, used = zip(*(measure_call(folder, *call) for _ in range(REPEATS)))
+            wall_s, processor_s = zip(*(measure_call(folder, *call) for _ in range(REPEATS)))
             row = {
                 "command": name,
-                "seconds": round(min(walls), 3),
-                "processor_s": round(min(used), 3),
+                "seconds": round(min(wall_s), 3),
+                "processor_s": round(min(processor_s), 3),
             }
             yield (
                 row,
-                f"{min(walls):.3f} s, {min(used):.3f} s of a processor   {name},"
-                f" {given.cards} cards",
+                f"{min(wall_s):.3f} s, {min(processor_s):.3f} s of a processor   {name},"
+                f" {args.cards} cards",
             )
 
 
@@ -90,22 +90,22 @@ def measure_call(
 ) -> tuple[float, float]:
     """Return the wall and processor seconds of a fresh interpreter that uses a folder of cards."""
     line = [sys.executable, "-c", USE_FOLDER.format(str(folder)) + program, *words]
-    used, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     subprocess.run(line, check=True, capture_output=True, env={**ENVIRONMENT, **extra})
-    wall, now = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
-    return wall, now.ru_utime + now.ru_stime - used.ru_utime - used.ru_stime
+    wall, after = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
+    return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def summarise(rows: list[Row], given: Namespace) -> Row:
+def summarise(rows: list[Row], args: Namespace) -> Row:
     """Return the content of the results file."""
-    sizes = {"cards": given.cards, "bytes_each": CARD.stat().st_size}
-    return {**sizes, "most_s": MOST, "commands": rows}
+    sizes = {"cards": args.cards, "bytes_each": CARD.stat().st_size}
+    return {**sizes, "most_s": MAX_SECONDS, "commands": rows}
 
 
-def find_problem(numbers: Row, given: Namespace) -> str:
+def find_problem(numbers: Row, args: Namespace) -> str:
     """Return a sentence if a command takes too much of the processor."""
-    late = max(row["processor_s"] for row in numbers["commands"]) > MOST
-    return f"a command takes more than {MOST} s" if late else ""
+    is_late = max(row["processor_s"] for row in numbers["commands"]) > MAX_SECONDS
+    return f"a command takes more than {MAX_SECONDS} s" if is_late else ""
 
 
 CASE = Case(

@@ -37,7 +37,7 @@ PATHS = ((5, 1), (3, 3), (1, 5))  # low, high
 REPEATS = 7
 
 
-def measure(given: Namespace) -> Iterator[tuple[Row, str]]:
+def measure(args: Namespace) -> Iterator[tuple[Row, str]]:
     """Time both ways for each path."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
@@ -101,18 +101,18 @@ def find_plain_spec(spec: ViTSpec) -> ViTSpec:
     from learngene_zoo.families.family import count_params
 
     target = count_params(spec)
-    every = [spec.with_(front=(), width=width, heads=4) for width in range(96, 1024, 4)]
-    return min(every, key=lambda plain: abs(count_params(plain) - target))
+    candidates = [spec.with_(front=(), width=width, heads=4) for width in range(96, 1024, 4)]
+    return min(candidates, key=lambda plain: abs(count_params(plain) - target))
 
 
-def find_problem(numbers: Row, given: Namespace) -> str:
+def find_problem(numbers: Row, args: Namespace) -> str:
     """Return a sentence if a path's model takes too long."""
-    late = any(row["ratio"] > MAX_TIME for row in numbers["rows"])
-    return "a descendant takes longer than its limit" if late else ""
+    is_late = any(row["ratio"] > MAX_TIME for row in numbers["rows"])
+    return "a descendant takes longer than its limit" if is_late else ""
 
 
 CASE = Case(
     measure=measure,
-    summarise=lambda rows, given: {"most_times_plain": MAX_TIME, "threads": 1, "rows": rows},
+    summarise=lambda rows, args: {"most_times_plain": MAX_TIME, "threads": 1, "rows": rows},
     find_problem=find_problem,
 )

@@ -1,6 +1,6 @@
 """Measure the memory and speed of a pass over tars against a folder of the same images.
 
-Each pass runs in a process of its own, in which the data is opened, counted and read once in
+Each pass runs in a separate process, in which the data is opened, counted and read once in
 shuffled order, decoded and normalised at 96 x 96. `grown_mb` is the peak of resident memory after
 the opening, less the resident memory before it. Times are CPU times, so that other programs hardly
 matter. For tars also the time of a resumed epoch to its first batch. Linux only. About two minutes
@@ -32,7 +32,7 @@ PER_TAR, CLASSES, SIDE, DIFFERENT = 1_000, 10, 96, 250
 VIEW = InputFormat(image_size=SIDE, mean=(0.5,) * 3, std=(0.5,) * 3)
 
 
-def measure(given: Namespace) -> Iterator[tuple[Row, str]]:
+def measure(args: Namespace) -> Iterator[tuple[Row, str]]:
     """Write the images of each pass and measure it in a process."""
     with tempfile.TemporaryDirectory() as folder:
         os.environ["LGZOO_CACHE"] = f"{folder}/cache"
@@ -49,9 +49,9 @@ def measure(given: Namespace) -> Iterator[tuple[Row, str]]:
             yield row, "  ".join(f"{name} {value}" for name, value in row.items())
 
 
-def measure_pass(given: Namespace) -> Row:
+def measure_pass(args: Namespace) -> Row:
     """Read every training image of a task once in this process, and return the cost."""
-    (reference,) = given.part
+    (reference,) = args.part
     torch.set_num_threads(1)
     # A first pass imports modules.
     list(Loader(open_task("digits"), "validation", VIEW, batch_size=64).epoch(0))
@@ -60,12 +60,12 @@ def measure_pass(given: Namespace) -> Row:
     started = time.process_time()
     loader = Loader(open_task(reference), "train", VIEW, batch_size=64, shuffle=True)
     opened = time.process_time()
-    seen = sum(len(batch.inputs) for batch in loader.epoch(0))
+    num_read = sum(len(batch.inputs) for batch in loader.epoch(0))
     seconds = time.process_time() - opened
     facts = {
-        "read": seen,
+        "read": num_read,
         "open_cpu_s": round(opened - started, 2),
-        "images_per_cpu_s": round(seen / seconds),
+        "images_per_cpu_s": round(num_read / seconds),
         "peak_mb": round(read_memory("VmHWM")),
         "grown_mb": round(read_memory("VmHWM") - before, 1),
     }
@@ -135,7 +135,7 @@ def write_folder(top: Path, images: int) -> None:
             )
 
 
-def summarise(rows: list[Row], given: Namespace) -> Row:
+def summarise(rows: list[Row], args: Namespace) -> Row:
     """Return the content of the results file."""
     return {"side": SIDE, "images_per_tar": PER_TAR, "rows": rows}
 

@@ -65,7 +65,7 @@ class Trainer:
             groups = group_parameters(objective, recipe, router_lr=1e-3)
         if arm == "all specific":
             for block in iterate_routed_blocks(model):
-                block.router.register_forward_hook(_for_specific)
+                block.router.register_forward_hook(_favour_specific)
         generator = torch.Generator().manual_seed(0)
         pixels = torch.randn(images, 3, spec.image_size, spec.image_size, generator=generator)
         self.batch = Pictures(pixels, torch.arange(images) % spec.classes)
@@ -78,7 +78,7 @@ class Trainer:
         torch.stack(list(self.objective(self.batch).values())).sum().backward()
         self.optimizer.step()
 
-    def standing_bytes(self) -> int:
+    def count_standing_bytes(self) -> int:
         """Return the bytes of weights and moments, also of weights that no step has changed yet."""
         weights = sum(parameter.nbytes for parameter in self.objective.parameters())
         moments = sum(
@@ -88,7 +88,7 @@ class Trainer:
         )
         return weights + moments
 
-    def peak_bytes(self) -> int:
+    def measure_peak_bytes(self) -> int:
         """Return the most bytes that are allocated at any moment of a step."""
         self.step()
         self.optimizer.zero_grad()
@@ -98,10 +98,10 @@ class Trainer:
             event for event in record.profiler.kineto_results.events() if event.name() == "[memory]"
         ]
         changes = [event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())]
-        return self.standing_bytes() + max(accumulate(changes))
+        return self.count_standing_bytes() + max(accumulate(changes))
 
 
-def _for_specific(router: nn.Module, inputs: Any, p_B2: torch.Tensor) -> torch.Tensor:
+def _favour_specific(router: nn.Module, inputs: Any, p_B2: torch.Tensor) -> torch.Tensor:
     """Return the router's probabilities in the order in which the specific block wins; gradients
     flow through it.
     """
@@ -109,7 +109,7 @@ def _for_specific(router: nn.Module, inputs: Any, p_B2: torch.Tensor) -> torch.T
     return ordered if SPECIFIC < BASE else ordered.flip(1)
 
 
-def measure(given: Namespace) -> Iterator[tuple[Row, str]]:
+def measure(args: Namespace) -> Iterator[tuple[Row, str]]:
     """Measure every arm on two models."""
     torch.set_num_threads(1)
     assert DEIT_TINY is not None
@@ -122,7 +122,7 @@ def compare_arms(name: str, spec: ViTSpec, images: int) -> tuple[Row, str]:
     trainers = {arm: Trainer(arm, spec, images) for arm in ARMS}
     steps = {arm: trainer.step for arm, trainer in trainers.items()}
     seconds = measure_medians(steps, REPEATS, ROUNDS)
-    peaks = {arm: trainer.peak_bytes() for arm, trainer in trainers.items()}
+    peaks = {arm: trainer.measure_peak_bytes() for arm, trainer in trainers.items()}
     base = 4 * sum(tensor.numel() for tensor in initial(spec, 0).values())
     rows = {}
     lines = [f"{name}, {images} images a step, base weights {base / 1e6:.1f} MB"]
@@ -150,15 +150,15 @@ def compare_arms(name: str, spec: ViTSpec, images: int) -> tuple[Row, str]:
     return row, "\n".join(lines)
 
 
-def find_problem(numbers: Row, given: Namespace) -> str:
+def find_problem(numbers: Row, args: Namespace) -> str:
     """Return a sentence if a limit is exceeded."""
-    within = all(row["within_limits"] for row in numbers["rows"])
-    return "" if within else "a super-net step costs more than its limit"
+    is_within = all(row["within_limits"] for row in numbers["rows"])
+    return "" if is_within else "a super-net step costs more than its limit"
 
 
 CASE = Case(
     measure=measure,
-    summarise=lambda rows, given: {
+    summarise=lambda rows, args: {
         "most_times_plain": MAX_TIME,
         "most_base_copies_more": 1,
         "rows": rows,

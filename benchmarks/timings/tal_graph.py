@@ -27,7 +27,7 @@ LAYERS = (12, 24)
 REPEATS = 9
 
 
-def measure(given: Namespace) -> Iterator[tuple[Row, str]]:
+def measure(args: Namespace) -> Iterator[tuple[Row, str]]:
     """Time the graph of each depth, uncached and cached, and the search."""
     torch.set_num_threads(1)
     for layers in LAYERS:
@@ -67,21 +67,21 @@ def build_uncached_graph(spec: ViTSpec) -> Graph:
 def search_paths(edges: networkx.DiGraph) -> torch.Tensor:
     """Return the lengths of all shortest paths by search."""
     distances = [[0] * len(edges) for _ in range(len(edges))]
-    for start, reached in networkx.all_pairs_shortest_path_length(edges):
+    for start, lengths in networkx.all_pairs_shortest_path_length(edges):
         row = distances[start]
-        for end, steps in reached.items():
+        for end, steps in lengths.items():
             row[end] = steps if steps <= CUTOFF else 0
     return torch.tensor(distances)
 
 
-def find_problem(numbers: Row, given: Namespace) -> str:
+def find_problem(numbers: Row, args: Namespace) -> str:
     """Return a sentence if the graph of 12 layers takes too long."""
-    late = numbers["milliseconds"][0]["uncached"] > MAX_MILLISECONDS
-    return f"a graph of 12 layers takes more than {MAX_MILLISECONDS} ms" if late else ""
+    is_late = numbers["milliseconds"][0]["uncached"] > MAX_MILLISECONDS
+    return f"a graph of 12 layers takes more than {MAX_MILLISECONDS} ms" if is_late else ""
 
 
 CASE = Case(
     measure=measure,
-    summarise=lambda rows, given: {"milliseconds": rows, "most": MAX_MILLISECONDS},
+    summarise=lambda rows, args: {"milliseconds": rows, "most": MAX_MILLISECONDS},
     find_problem=find_problem,
 )

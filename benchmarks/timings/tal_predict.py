@@ -51,15 +51,15 @@ RELEASED = {
     "ghn3-xl": (6.50, 6.73, 7.84),
     "logah-small": (3.16, 3.46, 4.97),
 }
-WANTED = {
+TARGET_TIMES = {
     "ghn3-t": (4, 5, 8),
     "ghn3-xl": (8, 5, 5),
     "logah-small": (20, 20, 10),
 }  # times faster than the released code
-WANTED_MEMORY = 1.5
+TARGET_MEMORY = 1.5
 HEADER = (
     "                     ours    plain  released*      x plain   x released* (target)   memory"
-    f" (target {WANTED_MEMORY})   (* another machine)"
+    f" (target {TARGET_MEMORY})   (* another machine)"
 )
 
 
@@ -70,42 +70,42 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("--device", default="cpu")
 
 
-def measure(given: Namespace) -> Iterator[tuple[Row, str]]:
-    """Measure each hypernetwork with each size in a process of its own."""
-    options = ["--device", given.device, "--repeats", str(given.repeats)]
+def measure(args: Namespace) -> Iterator[tuple[Row, str]]:
+    """Measure each hypernetwork with each size in a separate process."""
+    options = ["--device", args.device, "--repeats", str(args.repeats)]
     header = f"{HEADER}\n"
-    for hypernet in given.hypernets:
+    for hypernet in args.hypernets:
         for number, size in enumerate(SIZES):
             row = run_part("tal_predict", [hypernet, size], options)
-            released, wanted = RELEASED[hypernet][number], WANTED[hypernet][number]
-            row |= {"released_elsewhere_s": released, "wanted_times": wanted}
+            released, target = RELEASED[hypernet][number], TARGET_TIMES[hypernet][number]
+            row |= {"released_elsewhere_s": released, "wanted_times": target}
             yield (
                 row,
                 f"{header}{hypernet:12} {size:6} {row['ours_s']:6.3f} {row['plain_s']:8.3f}"
                 f" {released:8.2f} {row['plain_s'] / row['ours_s']:14.1f}"
-                f" {released / row['ours_s']:12.1f} ({wanted}){row['memory']:20.2f}      built in"
+                f" {released / row['ours_s']:12.1f} ({target}){row['memory']:20.2f}      built in"
                 f" {row['built_s']:.2f} s",
             )
             header = ""
 
 
-def measure_pair(given: Namespace) -> Row:
+def measure_pair(args: Namespace) -> Row:
     """Return seconds and memory of both ways for one hypernetwork and one size."""
     torch.set_num_threads(1)
-    name, size = given.part
-    spec, device = ARCHITECTURES[f"vit_{size}_patch16_224"], given.device
+    name, size = args.part
+    spec, device = ARCHITECTURES[f"vit_{size}_patch16_224"], args.device
     clock = time.process_time if device == "cpu" else synchronise_and_read_clock
     toy = Hypernet(LowRank(hidden=8, widest=64, chunk=2048).build_spec()).to(device)
     predict_model(toy, ViTSpec(layers=1, width=16, heads=1))
-    imported, started = measure_peak(), clock()
+    peak_before, started = measure_peak(), clock()
     hypernet = Hypernet(get_variant(name), seed=0).requires_grad_(False).eval().to(device)
-    built = clock() - started
+    build_seconds = clock() - started
     ours = measure_medians(
-        {"ours_s": lambda: predict_model(hypernet, spec)}, given.repeats, rounds=1, clock=clock
+        {"ours_s": lambda: predict_model(hypernet, spec)}, args.repeats, rounds=1, clock=clock
     )
-    most = measure_peak() - imported
+    peak_growth = measure_peak() - peak_before
     model = predict_model(hypernet, spec)
-    held = sum(
+    model_bytes = sum(
         4 * parameter.numel() for module in (hypernet, model) for parameter in module.parameters()
     )
     plain = measure_medians(
@@ -117,8 +117,8 @@ def measure_pair(given: Namespace) -> Row:
     )
     for key, tensor in predict_plainly(hypernet, spec).state_dict().items():
         torch.testing.assert_close(model.state_dict()[key], tensor, rtol=1e-4, atol=1e-5, msg=key)
-    memory = {"peak_bytes": most, "memory": most / held}
-    return {"hypernet": name, "size": size, **ours, **plain, "built_s": built, **memory}
+    memory = {"peak_bytes": peak_growth, "memory": peak_growth / model_bytes}
+    return {"hypernet": name, "size": size, **ours, **plain, "built_s": build_seconds, **memory}
 
 
 def get_variant(name: str) -> HypernetSpec:
@@ -152,14 +152,14 @@ def predict_plainly(hypernet: Hypernet, spec: ViTSpec) -> torch.nn.Module:
     state, everything = model.state_dict(), PlainHypernet(hypernet)
     for group, blocks, scale in everything.decode_blocks(build_graph(spec)):
         for name, block in zip(group.names, blocks):
-            wanted = state[name][0, 1:] if group.role == "positions" else state[name]
+            target = state[name][0, 1:] if group.role == "positions" else state[name]
             if is_vector(group):
                 block = block[:, 0]
-            for axis in range(min(2, wanted.dim())):
+            for axis in range(min(2, target.dim())):
                 times = [1] * block.dim()
-                times[axis] = -(-wanted.shape[axis] // block.shape[axis])
-                block = block.repeat(times).narrow(axis, 0, wanted.shape[axis])
-            wanted.copy_(block * scale)
+                times[axis] = -(-target.shape[axis] // block.shape[axis])
+                block = block.repeat(times).narrow(axis, 0, target.shape[axis])
+            target.copy_(block * scale)
     state["cls_token"].zero_()
     state["pos_embed"][0, 0] = compute_class_position(spec.width)
     return model
@@ -187,57 +187,62 @@ class PlainHypernet(Hypernet):
     def _decode(
         self, nodes: Tensor, groups: list[TensorGroup]
     ) -> Iterator[tuple[TensorGroup, Tensor]]:
+        """Decode the groups in full."""
         if isinstance(self.decoder, LowRankDecoder):
-            yield from ((group, _low_rank(self.decoder, nodes, group)) for group in groups)
+            yield from ((group, _decode_low_rank(self.decoder, nodes, group)) for group in groups)
             return
         yield from self.decoder_1d(
             nodes, [group for group in groups if is_vector(group)], self.bias_class
         )
         yield from (
-            (g, _conv(self.decoder, nodes[list(g.nodes)], g)) for g in groups if not is_vector(g)
+            (g, _decode_conv(self.decoder, nodes[list(g.nodes)], g))
+            for g in groups
+            if not is_vector(g)
         )
 
 
-def _conv(decoder: MatrixDecoder, nodes: Tensor, group: TensorGroup) -> Tensor:
-    """Decode all positions of all images, and all channels of those that are kept."""
+def _decode_conv(decoder: MatrixDecoder, nodes: Tensor, group: TensorGroup) -> Tensor:
+    """Decode all positions of all images, then all channels of the selected positions."""
     side, wide, (rows, columns) = decoder.side, decoder.widest, get_kernel(group.shape)
     images = functional.relu(decoder.fc(nodes)).view(len(nodes), -1, side, side)
     low, left = side // 2 - rows // 2, side // 2 - columns // 2
-    kept = images[:, :, low : low + rows, left : left + columns].permute(0, 2, 3, 1)
-    whole = decoder.conv(kept).view(len(nodes), rows, columns, wide, wide).permute(0, 3, 4, 1, 2)
+    centre = images[:, :, low : low + rows, left : left + columns].permute(0, 2, 3, 1)
+    decoded = (
+        decoder.conv(centre).view(len(nodes), rows, columns, wide, wide).permute(0, 3, 4, 1, 2)
+    )
     if group.role == "class weight":
-        whole = decoder.class_layer_predictor(whole.transpose(1, 4)).transpose(1, 4)
-    block = whole[:, : group.shape[0], : group.shape[1]]
+        decoded = decoder.class_layer_predictor(decoded.transpose(1, 4)).transpose(1, 4)
+    block = decoded[:, : group.shape[0], : group.shape[1]]
     return block[..., 0, 0] if (rows, columns) == (1, 1) else block
 
 
-def _low_rank(decoder: LowRankDecoder, nodes: Tensor, group: TensorGroup) -> Tensor:
+def _decode_low_rank(decoder: LowRankDecoder, nodes: Tensor, group: TensorGroup) -> Tensor:
     """Decode all 2 r rows of Y for every node."""
     r, c, wide = decoder.rank, decoder.chunk, decoder.widest
-    chosen = nodes[list(group.nodes)]
-    y = decoder.l2(functional.relu(decoder.mlp.fc(chosen)).view(-1, 2 * r, r))
+    group_nodes = nodes[list(group.nodes)]
+    y = decoder.l2(functional.relu(decoder.mlp.fc(group_nodes)).view(-1, 2 * r, r))
     u, v = y[:, :r].reshape(-1, c, r), y[:, r:].reshape(-1, c, r)
     if is_vector(group):
-        made = count_decoded_channels(group.shape[0], wide)
-        both = (u[:, : 2 * made] @ v[:, :1].mT).view(-1, 2, made)
-        return both[:, 0 if group.role == "norm weight" else 1, : group.shape[0]]
+        num_channels = count_decoded_channels(group.shape[0], wide)
+        weight_and_bias = (u[:, : 2 * num_channels] @ v[:, :1].mT).view(-1, 2, num_channels)
+        return weight_and_bias[:, 0 if group.role == "norm weight" else 1, : group.shape[0]]
     (o, i), (p, q) = group.shape[:2], get_kernel(group.shape)
     o, i = (o, i) if group.role == "positions" else (min(o, wide), min(i, wide))
     block = (u[:, : o * p] @ v[:, : i * q].mT).view(-1, o, p, i, q).transpose(2, 3)
     return block[..., 0, 0] if (p, q) == (1, 1) else block
 
 
-def summarise(rows: list[Row], given: Namespace) -> Row:
-    """Return the content of the results file, with the kept rows of other hypernetworks."""
-    before = read(f"tal_predict{name_suffix(given)}").get("rows", [])
-    found = {(row["hypernet"], row["size"]): row for row in [*before, *rows]}
+def summarise(rows: list[Row], args: Namespace) -> Row:
+    """Return the content of the results file, with the earlier rows of other hypernetworks."""
+    before = read(f"tal_predict{name_suffix(args)}").get("rows", [])
+    row_of_pair = {(row["hypernet"], row["size"]): row for row in [*before, *rows]}
     pairs = itertools.product(RELEASED, SIZES)
-    return {"rows": [found[pair] for pair in pairs if pair in found], "threads": 1}
+    return {"rows": [row_of_pair[pair] for pair in pairs if pair in row_of_pair], "threads": 1}
 
 
-def name_suffix(given: Namespace) -> str:
+def name_suffix(args: Namespace) -> str:
     """Return the end of the name of the results file."""
-    return "" if given.device == "cpu" else f"_{given.device}"
+    return "" if args.device == "cpu" else f"_{args.device}"
 
 
 CASE = Case(

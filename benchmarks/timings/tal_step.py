@@ -62,7 +62,7 @@ ROWS: dict[str, Guidance | None] = {
     "stage 2": None,
 }
 RELEASED = {"stage 1": 7.99, "stage 2": 6.74}
-WANTED = {"stage 1": 2.5, "stage 2": 4.0}  # times faster than the released code
+TARGET_TIMES = {"stage 1": 2.5, "stage 2": 4.0}  # times faster than the released code
 
 HEADER = (
     "                        ours    limit = teacher + target    plain  released*   x plain   x"
@@ -78,12 +78,12 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("--device", default="cpu")
 
 
-def measure(given: Namespace) -> Iterator[tuple[Row, str]]:
-    """Measure each row in a process of its own."""
-    options, header = ["--device", given.device, "--rounds", str(given.rounds)], f"{HEADER}\n"
+def measure(args: Namespace) -> Iterator[tuple[Row, str]]:
+    """Measure each row in a separate process."""
+    options, header = ["--device", args.device, "--rounds", str(args.rounds)], f"{HEADER}\n"
     for name in ROWS:
         row = run_part("tal_step", [name], options)
-        row |= {"released_elsewhere_s": RELEASED.get(name), "wanted_times": WANTED.get(name)}
+        row |= {"released_elsewhere_s": RELEASED.get(name), "wanted_times": TARGET_TIMES.get(name)}
         yield row, f"{header}{describe(row)}"
         header = ""
 
@@ -95,29 +95,29 @@ def count_times(row: Row) -> float:
 
 def describe(row: Row) -> str:
     """Return the line that is printed for a row."""
-    beside = ""
+    released = ""
     if row["released_elsewhere_s"]:
         times = f"{count_times(row):21.1f} ({row['wanted_times']})"
-        beside = f"{row['released_elsewhere_s']:9.2f} {times}"
+        released = f"{row['released_elsewhere_s']:9.2f} {times}"
     return (
         f"{row['name']:20} {row['ours_s']:7.3f} {row['limit_s']:8.3f} = {row['teacher_s']:6.3f} +"
         f" {row['target_s']:6.3f} {row['plain_s']:9.3f} {row['plain_s'] / row['ours_s']:19.1f}"
-        f" {beside:38} {row['peak_bytes'] / 2**30:5.2f}"
+        f" {released:38} {row['peak_bytes'] / 2**30:5.2f}"
     )
 
 
-def measure_row(given: Namespace) -> Row:
+def measure_row(args: Namespace) -> Row:
     """Return the seconds of a step, of its parts and of the plain one, and the most bytes that the
     process held before the plain one.
     """
-    (name,), device = given.part, given.device
+    (name,), device = args.part, args.device
     torch.set_num_threads(1)
-    guidance, batch = ROWS[name], random_batch(device)
+    guidance, batch = ROWS[name], make_random_batch(device)
     guide = (
         Guide(model_of(TEACHER, initial(TEACHER, SEED)).to(device), guidance) if guidance else None
     )
-    told = torch.randn(TEACHER.width, generator=torch.Generator().manual_seed(SEED))
-    task_spec = TaskSpec(classes=TARGET.classes, embedding=None if guide else told.to(device))
+    embedding = torch.randn(TEACHER.width, generator=torch.Generator().manual_seed(SEED))
+    task_spec = TaskSpec(classes=TARGET.classes, embedding=None if guide else embedding.to(device))
     spec = HYPERNET.with_(task=None if guide else TEACHER.width)
     hypernet, rules = (
         Hypernet(spec, SEED).to(device),
@@ -127,10 +127,10 @@ def measure_row(given: Namespace) -> Row:
     ours = Step(objective.hypernet, lambda: torch.stack(list(objective(batch).values())).sum())
     ours()
     ours()
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     other = Hypernet(spec, SEED).to(device)
     other.load_state_dict(objective.hypernet.state_dict())
-    plain = Step(other, lambda: plain_loss(other, batch, task_spec, guide))
+    plain = Step(other, lambda: compute_plain_loss(other, batch, task_spec, guide))
     check_equal(ours, plain)
     tensors = {
         key: tensor.detach().to(device).requires_grad_()
@@ -139,16 +139,16 @@ def measure_row(given: Namespace) -> Row:
     parts: dict[str, Callable[[], object]] = {
         "ours_s": ours,
         "teacher_s": (lambda: guide.compute_tokens(batch.inputs)) if guide else lambda: None,
-        "target_s": lambda: classification_loss(tensors, batch).backward(),
+        "target_s": lambda: compute_classification_loss(tensors, batch).backward(),
         "plain_s": plain,
     }
     clock = time.process_time if device == "cpu" else synchronise_and_read_clock
-    seconds = measure_medians(parts, repeats=1, rounds=given.rounds, clock=clock)
+    seconds = measure_medians(parts, repeats=1, rounds=args.rounds, clock=clock)
     return {
         "name": name,
         **seconds,
         "limit_s": seconds["teacher_s"] + seconds["target_s"],
-        "peak_bytes": most,
+        "peak_bytes": peak,
     }
 
 
@@ -175,14 +175,14 @@ class Step:
         self.optimizer.step()
 
 
-def plain_loss(
+def compute_plain_loss(
     hypernet: Hypernet, batch: TaskBatch, task_spec: TaskSpec, guide: Guide | None
 ) -> Tensor:
     """Return the loss by its formula, from tensors that are decoded in full."""
     predicted = guide is not None and guide.settings.projection == "predicted"
     graph = build_graph(TARGET, sink=(TEACHER.width, TARGET.width) if predicted else None)
     parameters = PlainHypernet(hypernet)(graph, task=task_spec.embedding)
-    cross_entropy = classification_loss(parameters, batch)
+    cross_entropy = compute_classification_loss(parameters, batch)
     norm = NORM_WEIGHT * sum_norms(parameters)
     if guide is None:
         return cross_entropy + norm
@@ -206,7 +206,7 @@ def plain_loss(
     return (1 - settings.alpha) * cross_entropy + settings.alpha * distance + norm
 
 
-def classification_loss(parameters: Parameters, batch: TaskBatch) -> Tensor:
+def compute_classification_loss(parameters: Parameters, batch: TaskBatch) -> Tensor:
     """Return the cross-entropy of the target with given tensors."""
     feature = compute_tokens(TARGET, parameters, batch.inputs)[:, 0]
     logits = functional.linear(feature, parameters["head.weight"], parameters["head.bias"])
@@ -218,15 +218,20 @@ def check_equal(ours: Step, plain: Step) -> None:
     first, second = ours.backward(), plain.backward()
     if abs(first - second) > 1e-5 * abs(second):
         sys.exit(f"the losses differ: {first} and {second}")
-    for (name, one), other in zip(ours.hypernet.named_parameters(), plain.hypernet.parameters()):
-        assert one.grad is not None, name
-        assert other.grad is not None, name
-        away, size = (one.grad - other.grad).abs().max().item(), other.grad.abs().max().item()
-        if away > 1e-4 * size + 1e-7:
-            sys.exit(f"the gradients of {name} are {away} apart, of {size}")
+    for (name, parameter), reference in zip(
+        ours.hypernet.named_parameters(), plain.hypernet.parameters()
+    ):
+        assert parameter.grad is not None, name
+        assert reference.grad is not None, name
+        difference, size = (
+            (parameter.grad - reference.grad).abs().max().item(),
+            reference.grad.abs().max().item(),
+        )
+        if difference > 1e-4 * size + 1e-7:
+            sys.exit(f"the gradients of {name} are {difference} apart, of {size}")
 
 
-def random_batch(device: str) -> TaskBatch:
+def make_random_batch(device: str) -> TaskBatch:
     """Return random images."""
     images = torch.randn(IMAGES, 3, 224, 224, generator=torch.Generator().manual_seed(SEED))
     numbers = torch.arange(IMAGES)
@@ -234,21 +239,21 @@ def random_batch(device: str) -> TaskBatch:
     return TaskBatch(*(None if part is None else part.to(device) for part in batch))  # type: ignore[arg-type]
 
 
-def find_problem(numbers: Row, given: Namespace) -> str:
+def find_problem(numbers: Row, args: Namespace) -> str:
     """Return a sentence if a step on a processor is slower than its target."""
     late = [
         row["name"]
         for row in numbers["rows"]
-        if row["name"] in WANTED and count_times(row) < WANTED[row["name"]]
+        if row["name"] in TARGET_TIMES and count_times(row) < TARGET_TIMES[row["name"]]
     ]
-    return f"slower than the target: {', '.join(late)}" if late and given.device == "cpu" else ""
+    return f"slower than the target: {', '.join(late)}" if late and args.device == "cpu" else ""
 
 
 CASE = Case(
     measure=measure,
-    summarise=lambda rows, given: {"rows": rows, "threads": 1},
+    summarise=lambda rows, args: {"rows": rows, "threads": 1},
     add_options=add_options,
     measure_part=measure_row,
     find_problem=find_problem,
-    name_suffix=lambda given: "" if given.device == "cpu" else f"_{given.device}",
+    name_suffix=lambda args: "" if args.device == "cpu" else f"_{args.device}",
 )

@@ -31,9 +31,9 @@ def test_the_page_says_what_was_counted(counter: ModuleType) -> None:
         read("ancestry_tags")["modules"],
         (ROOT / "docs" / "ancestries.md").read_text(encoding="utf-8"),
     )
-    for rows in (counter.rows_of_modules(modules), counter.rows_of_known(modules)):
+    for rows in (counter.make_module_rows(modules), counter.make_group_rows(modules)):
         assert all(f"| {' | '.join(row)} |" in page for row in rows)
-    served = [modules[module] for module in counter.served()]
+    served = [modules[module] for module in counter.list_modules()]
     assert sum(len(found["open"]) for found in served) >= 405
     assert all(
         UNSUPPORTED_MODULES.get(module) in (None, *found["refused"])
@@ -52,7 +52,7 @@ def test_the_page_says_what_was_counted(counter: ModuleType) -> None:
     ],
 )
 def test_a_tag_is_counted_by_its_reason(counter: ModuleType, tag: str, reason: str | None) -> None:
-    assert counter.obstacle(tag) == reason
+    assert counter.find_obstacle(tag) == reason
 
 
 @pytest.mark.parametrize(
@@ -84,4 +84,4 @@ def test_every_tag_opens_or_not_as_the_page_says(counter: ModuleType) -> None:
     from machine import read
 
     for module, found in read("ancestry_tags")["modules"].items():
-        assert counter.counted(module) == found
+        assert counter.count_tags(module) == found

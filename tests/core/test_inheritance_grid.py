@@ -26,7 +26,10 @@ BUDGET = replace(inheritance.BUDGETS["methods"], tasks=("wings",), seeds=1)
 
 @pytest.fixture(scope="module")
 def wanted() -> list[Any]:
-    return [*inheritance.grid(BUDGET, ANCESTRY), *inheritance.others(BUDGET, ANCESTRY)]
+    return [
+        *inheritance.make_grid(BUDGET, ANCESTRY),
+        *inheritance.make_other_cells(BUDGET, ANCESTRY),
+    ]
 
 
 def test_every_method_has_cells_but_those_that_are_told(wanted: list[Any]) -> None:
@@ -35,8 +38,8 @@ def test_every_method_has_cells_but_those_that_are_told(wanted: list[Any]) -> No
 
 
 def test_every_cell_has_a_size_with_a_name(wanted: list[Any]) -> None:
-    sizes = inheritance.sizes_of(ANCESTRY).items()
-    names = {size: name for name, size in sizes} | inheritance.names_of_others(ANCESTRY)
+    sizes = inheritance.derive_sizes(ANCESTRY).items()
+    names = {size: name for name, size in sizes} | inheritance.name_other_sizes(ANCESTRY)
     words = [[inheritance.label(cell.size)] if cell.size else [] for cell in wanted]
     named = {names[cell.layers, cell.width, *more] for cell, more in zip(wanted, words)}
     assert named == {"half as deep", "narrower", "thinner blocks", "deeper"}
@@ -57,14 +60,14 @@ def test_arms_are_tuned_on_a_real_task_and_a_drawn_one_with_the_most_images() ->
         methods=("first_k",),
         seeds=1,
     )
-    tuning = inheritance.tuning_of(budget, inheritance.grid(budget, ANCESTRY))
+    tuning = inheritance.make_tuning(budget, inheritance.make_grid(budget, ANCESTRY))
     assert (tuning.space.tasks, tuning.space.further) == (("digits", "petals"), ("wings",))
     assert {cell.recipe.images for cell in tuning.cells} == {1000}
     cheap = replace(budget, opening=("digits",))
-    assert inheritance.tuning_of(cheap, inheritance.grid(cheap, ANCESTRY)).space.tasks == (
+    assert inheritance.make_tuning(cheap, inheritance.make_grid(cheap, ANCESTRY)).space.tasks == (
         "digits",
     )
     elsewhere = replace(budget, tasks=("wings",))
-    assert inheritance.tuning_of(elsewhere, inheritance.grid(elsewhere, ANCESTRY)).space.tasks == (
-        "wings",
-    )
+    assert inheritance.make_tuning(
+        elsewhere, inheritance.make_grid(elsewhere, ANCESTRY)
+    ).space.tasks == ("wings",)

@@ -63,24 +63,29 @@ def rows() -> list[tuple[Any, Any]]:
 
 @pytest.fixture
 def measured() -> Any:
-    return page.Measured(rows(), NAMES)
+    return page.GridValues(rows(), NAMES)
 
 
 PLACE = (200, "half as deep")
 
 
 def test_a_gain_is_over_the_strongest(measured: Any) -> None:
-    assert measured.over("closed_form", page.SCRATCH, PLACE).value == pytest.approx(60 - 35)
-    assert measured.over(
-        "closed_form", page.controls("closed_form", page.STEMS), PLACE
+    assert measured.compute_gain_over("closed_form", page.SCRATCH, PLACE).value == pytest.approx(
+        60 - 35
+    )
+    assert measured.compute_gain_over(
+        "closed_form", page.name_controls("closed_form", page.STEMS), PLACE
     ).value == pytest.approx(60 - 45)
-    assert measured.over("first_k", page.controls("first_k", page.STEMS), PLACE) is None
-    assert measured.level("closed_form", PLACE, ["digits"]) == pytest.approx(66)
+    assert (
+        measured.compute_gain_over("first_k", page.name_controls("first_k", page.STEMS), PLACE)
+        is None
+    )
+    assert measured.compute_level("closed_form", PLACE, ["digits"]) == pytest.approx(66)
     assert measured.methods == ["closed_form", "first_k"]
 
 
 def test_what_is_inherited_has_four_parts(measured: Any) -> None:
-    table = page.split(measured, 200, ["half as deep"], "a quarter as deep")
+    table = page.make_split(measured, 200, ["half as deep"], "a quarter as deep")
     ((arm, _, scale, stem, features, depth),) = table.rows
     assert arm == "closed_form"
     assert [text.split()[0] for text in (scale, stem, features, depth)] == [
@@ -96,28 +101,28 @@ def raise_rival(rival: str, by: float) -> Any:
     result = rows()
     for _, row in result:
         row.value += by * (row.arm == rival)
-    return page.Measured(result, NAMES)
+    return page.GridValues(result, NAMES)
 
 
 def test_where_ours_does_not_lead_is_said(measured: Any) -> None:
     ahead = "In 1 comparison (a rival, a size, a number of images) `closed_form` is ahead in"
     assert (
-        page.sentence(measured, [PLACE])
+        page.make_sentence(measured, [PLACE])
         == f"{ahead} 1; beyond its interval in 1. It is nowhere behind beyond the interval."
     )
-    said = page.sentence(raise_rival("first_k", 0.2), [PLACE])
+    said = page.make_sentence(raise_rival("first_k", 0.2), [PLACE])
     assert said.startswith(
         f"{ahead} 0; beyond its interval in 0. It is behind, beyond the interval: first_k (half as"
         " deep, 200 images: -10.0"
     )
-    assert "level, within the interval: first_k (half as deep" in page.sentence(
+    assert "level, within the interval: first_k (half as deep" in page.make_sentence(
         raise_rival("first_k", 0.1001), [PLACE]
     )
 
 
 def test_every_table_can_be_written(capsys: pytest.CaptureFixture[str]) -> None:
     page.write_page(
-        page.Measured(rows(), NAMES), list(NAMES.values()), ("digits",), ("wings",), publish=False
+        page.GridValues(rows(), NAMES), list(NAMES.values()), ("digits",), ("wings",), publish=False
     )
     printed = capsys.readouterr().out
     assert "### Half as deep, 200 images" in printed
@@ -139,7 +144,7 @@ def test_all_methods_have_a_table_at_every_size(monkeypatch: pytest.MonkeyPatch)
         page, "write", lambda name, numbers: written.update({f"{name}.json": numbers})
     )
     names = {**NAMES, (12, 96, "keep 0.5"): "thinner blocks"}
-    page.write_methods(page.Measured([*rows(), *thin], names), ("digits",), ("wings",))
+    page.write_methods(page.GridValues([*rows(), *thin], names), ("digits",), ("wings",))
     titles = [table["title"] for table in written["methods.json"]["tables"]]
     assert titles == [
         "Half as deep, 200 images",
@@ -161,12 +166,12 @@ def test_all_methods_have_a_table_at_every_size(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_recipe_of_an_arm_is_told(measured: Any) -> None:
-    table = page.comparison(measured, PLACE, ("digits",), ("wings",))
+    table = page.make_comparison(measured, PLACE, ("digits",), ("wings",))
     column = table.columns.index("rate")
     assert {row[column] for row in table.rows} == {"0.001, light"}
     measured.recipes |= {at: "0.003" for at in measured.recipes if at[0] == "first_k"}
     assert (
-        page.augmented(measured)
+        page.describe_augmentation(measured)
         == f"Of {len(LEVELS)} arms (methods, controls, scratch) {len(LEVELS) - 1} chose an"
         " augmentation on the validation images, the others none."
     )
@@ -176,7 +181,8 @@ def test_costs_that_are_not_known_are_left_empty(measured: Any) -> None:
     (known, *_), (unknown, *_) = (measured.rows[arm, PLACE] for arm in ("closed_form", "first_k"))
     unknown.extraction_seconds = 0.0
     table = {
-        row[0]: row[-3:] for row in page.comparison(measured, PLACE, ("digits",), ("wings",)).rows
+        row[0]: row[-3:]
+        for row in page.make_comparison(measured, PLACE, ("digits",), ("wings",)).rows
     }
     assert known.extraction_seconds == 1.0
     assert table["closed_form"] == ("100", "100", "3.0s")
@@ -189,7 +195,7 @@ def test_the_front_table_counts_an_extraction_once_and_each_of_a_size_by_itself(
 ) -> None:
     for row in measured.rows["first_k", (200, "a quarter as deep")]:
         row.stored_params, row.extraction_images, row.extraction_seconds = 50, 70, 3.0
-    table = page.front(measured, 200, list(NAMES.values()), ("digits",), ("wings",))
+    table = page.make_front(measured, 200, list(NAMES.values()), ("digits",), ("wings",))
     rows = {arm: rest for arm, *rest in table.rows}
     assert list(rows) == ["closed_form", "first_k", "scratch fan_in", "scratch timm"]
     assert rows["closed_form"] == ["66.0 / 61.0", "57.0 / 52.0", "100", "100", "1.0s"]

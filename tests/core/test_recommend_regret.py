@@ -65,7 +65,7 @@ def rows_of_models() -> Any:
                 recipe=SimpleNamespace(images=200, lr=1e-3, augment="none"),
             )
             rows.append((cell, SimpleNamespace(**row, **counts)))
-    return page.Measured(rows, NAMES)
+    return page.GridValues(rows, NAMES)
 
 
 def probe(arm: str, size: str, right: int) -> Any:
@@ -90,13 +90,15 @@ PROBES = {
 
 def request_for(rows_of_models: Any, task: str, limit: str) -> Any:
     (request,) = [
-        item for item in regret.requests(rows_of_models) if (item.task, item.limit) == (task, limit)
+        item
+        for item in regret.list_requests(rows_of_models)
+        if (item.task, item.limit) == (task, limit)
     ]
     return request
 
 
 def test_a_request_holds_what_fits(rows_of_models: Any) -> None:
-    assert len(regret.requests(rows_of_models)) == 4
+    assert len(regret.list_requests(rows_of_models)) == 4
     small = request_for(rows_of_models, "digits", "shallow")
     assert set(small.levels) == {(arm, "shallow") for arm in STORED}
     assert small.answers == [("closed_form", "shallow"), ("lsamd", "shallow")]
@@ -105,13 +107,13 @@ def test_a_request_holds_what_fits(rows_of_models: Any) -> None:
 
 def test_regret_is_against_the_best_arm_scratch_included(rows_of_models: Any) -> None:
     small = request_for(rows_of_models, "digits", "shallow")
-    assert small.best(small.seeds) == ("scratch timm", "shallow")
-    assert small.regret([("closed_form", "shallow")], 1) == pytest.approx(5)
-    assert small.regret(small.answers, 0) == pytest.approx((5 + 25) / 2)
+    assert small.find_best(small.seeds) == ("scratch timm", "shallow")
+    assert small.compute_regret([("closed_form", "shallow")], 1) == pytest.approx(5)
+    assert small.compute_regret(small.answers, 0) == pytest.approx((5 + 25) / 2)
 
 
 def test_policies_name_what_they_say(rows_of_models: Any) -> None:
-    named = regret.policies(regret.requests(rows_of_models), PROBES, {"lsamd"})
+    named = regret.make_policies(regret.list_requests(rows_of_models), PROBES, {"lsamd"})
     asked = request_for(rows_of_models, "digits", "deep")
     assert [policy(asked, 0) for policy in named.values()] == [
         [("closed_form", "deep")],  # the highest probe of this seed
@@ -135,11 +137,13 @@ def test_the_cheapest_of_those_that_are_not_told_apart(rows_of_models: Any) -> N
     }
     near["digits", 200, 0][1].right_N[-1] = True  # as many right, on other images
     asked = request_for(rows_of_models, "digits", "deep")
-    assert regret.recommended(near, cheapest=True)(asked, 0) == [("closed_form", "shallow")]
+    assert regret.make_recommend_policy(near, cheapest=True)(asked, 0) == [
+        ("closed_form", "shallow")
+    ]
 
 
 def test_the_table_means_over_requests(rows_of_models: Any) -> None:
-    table = regret.regret_table(rows_of_models, PROBES, {"lsamd"}, ["digits"], ["wings"])
+    table = regret.make_regret_table(rows_of_models, PROBES, {"lsamd"}, ["digits"], ["wings"])
     assert table.title == "Regret in 4 requests, points"
     rows = {name: dict(zip(table.columns[1:], cells)) for name, *cells in table.rows}
     ours = rows["always closed_form"]  # 80 - 60, 75 - 70, 45 - 40, 45 - 30
@@ -175,7 +179,7 @@ def test_a_probe_is_what_recommend_says_and_is_kept(
     )
     run = Run(threads=1, device="cpu")
     rows = [(cell, SimpleNamespace(error=None, width=96))]
-    ((at, (made,)),) = asking.probes_of(rows, {(5, 96): "small"}, tmp_path, run).items()
+    ((at, (made,)),) = asking.collect_probes(rows, {(5, 96): "small"}, tmp_path, run).items()
     assert at == ("digits", 40, 1)
     (message,) = lifecycle.recommend(
         "digits", "lsamd", images=40, sizes=1, run=Run(threads=1, device="cpu", seed=cell.draws)
@@ -184,6 +188,6 @@ def test_a_probe_is_what_recommend_says_and_is_kept(
         pytest.approx(message.probe),
         message.member.spec.layers,
     )
-    monkeypatch.setattr(asking, "_probed", None)  # what is kept is not probed again
-    ((_, (again,)),) = asking.probes_of(rows, {(5, 96): "small"}, tmp_path, run).items()
+    monkeypatch.setattr(asking, "_compute_flags", None)  # what is kept is not probed again
+    ((_, (again,)),) = asking.collect_probes(rows, {(5, 96): "small"}, tmp_path, run).items()
     assert (again.right_N == made.right_N).all()

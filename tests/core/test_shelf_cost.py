@@ -36,31 +36,31 @@ def first_k(store: bool) -> Learngene:
 
 
 def test_an_ancestry_model_is_counted_whether_it_is_kept_or_named() -> None:
-    kept, named = (shelf_cost.cost_of(first_k(store), 1.26, 7) for store in (True, False))
+    kept, named = (shelf_cost.compute_cost(first_k(store), 1.26, 7) for store in (True, False))
     assert (kept.seconds, kept.images, named.images) == (1.26, 7, 7)
     assert 0.9 * kept.params < named.params <= kept.params + 200_000
 
 
 def test_an_extraction_is_made_once_and_its_cost_kept(tmp_path: Path) -> None:
     arm = Arm(name="any", method="vanilla_lg")
-    learngene, cost = shelf_cost.extracted(arm, tmp_path, RUN)
-    again, same = shelf_cost.extracted(replace(arm, name="other"), tmp_path, RUN)
+    learngene, cost = shelf_cost.extract_learngene(arm, tmp_path, RUN)
+    again, same = shelf_cost.extract_learngene(replace(arm, name="other"), tmp_path, RUN)
     assert cost == same
     assert cost.seconds > 0
     assert cost.params == sum(tensor.numel() for tensor in learngene.state.values()) > 100_000
-    assert shelf_cost.difference(learngene, again) == 0.0
+    assert shelf_cost.compute_difference(learngene, again) == 0.0
     name = next(iter(learngene.state))
     moved = replace(learngene, state={**learngene.state, name: learngene.state[name] + 0.5})
-    assert shelf_cost.difference(learngene, moved) == pytest.approx(0.5)
-    assert shelf_cost.difference(learngene, replace(learngene, state={})) is None
+    assert shelf_cost.compute_difference(learngene, moved) == pytest.approx(0.5)
+    assert shelf_cost.compute_difference(learngene, replace(learngene, state={})) is None
 
 
 def test_seconds_of_an_interrupted_extraction_add_up(tmp_path: Path) -> None:
     clock = tmp_path / "new" / "clock.json"
-    with pytest.raises(KeyboardInterrupt), shelf_cost.timed(clock):
+    with pytest.raises(KeyboardInterrupt), shelf_cost.count_seconds(clock):
         raise KeyboardInterrupt
     first = read_json(clock)["seconds"]
-    with shelf_cost.timed(clock):
+    with shelf_cost.count_seconds(clock):
         sum(range(10**6))
     assert read_json(clock)["seconds"] > first >= 0
 
@@ -75,12 +75,12 @@ def test_a_card_and_readmes_table_say_what_it_cost() -> None:
     )
     assert "saw 106,000 images (every pass counted) and took 4m 12s of one core" in card
     assert "needs 264,200 stored parameters" in card
-    assert table.cost_of(CardCost(seconds=252.0, images=106_000, params=264_200)) == [
+    assert table.format_cost(CardCost(seconds=252.0, images=106_000, params=264_200)) == [
         "264.20K",
         "106.00K",
         "4m 12s",
     ]
-    assert table.cost_of(None) == ["", "", ""]
+    assert table.format_cost(None) == ["", "", ""]
 
 
 @pytest.mark.parametrize(

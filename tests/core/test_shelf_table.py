@@ -36,16 +36,16 @@ def test_a_line_has_accuracies_and_mean_gains() -> None:
     tasks = ("digits", "fashion_mnist", "textures", "numbers")
     measured = {task: of(task, 0.5 + index / 10, index / 10) for index, task in enumerate(tasks)}
     cells = ["`one`", "5 x 64", "264.20K", "50.0", "60.0", "70.0", "80.0", "+15.0", "+50.0"]
-    assert table.row_of("one", measured) == cells
+    assert table.format_row("one", measured) == cells
 
 
 def test_the_middle_size_is_shown_and_what_is_missing_is_named(tmp_path: Path) -> None:
     shutil.copytree(CARDS / "closed_form-mini", tmp_path / "closed_form-mini")
     assert {
         (row.layers, row.width)
-        for row in table.middle(read_config(tmp_path / "closed_form-mini")).values()
+        for row in table.find_middle(read_config(tmp_path / "closed_form-mini")).values()
     } == {(5, 64)}
-    text = table.markdown([tmp_path / "closed_form-mini", tmp_path / "no such card"])
+    text = table.make_table([tmp_path / "closed_form-mini", tmp_path / "no such card"])
     assert text.count("\n") == 2
     assert "Not measured" not in text
     data = read_json(tmp_path / "closed_form-mini" / "config.json")
@@ -53,6 +53,6 @@ def test_the_middle_size_is_shown_and_what_is_missing_is_named(tmp_path: Path) -
         tmp_path / "closed_form-mini" / "config.json",
         {**data, "card": {**data["card"], "worth": None}},
     )
-    assert table.markdown([tmp_path / "closed_form-mini"]).endswith(
+    assert table.make_table([tmp_path / "closed_form-mini"]).endswith(
         "Not measured yet: `closed_form`."
     )

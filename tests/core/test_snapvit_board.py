@@ -71,7 +71,7 @@ def test_a_board_is_measured_once_and_goes_on(tmp_path: Path, spec: PictureSpec)
     study = make_study(tmp_path, spec, rankings=("pruning",))
     cells = list(study.list_cells())
     assert len(cells) == 2 * (1 + 6)
-    board.measure(study)
+    board.measure_study(study)
     rows = board.read_rows(study.rows)
     assert [row["task"] for row in rows[:2]] == ["a", "b"]
     assert len(rows) == len(cells)
@@ -80,10 +80,10 @@ def test_a_board_is_measured_once_and_goes_on(tmp_path: Path, spec: PictureSpec)
     assert params == sorted(params, reverse=True)
     assert params[0] > params[-1]
     before = study.rows.read_bytes()
-    board.measure(study)
+    board.measure_study(study)
     assert study.rows.read_bytes() == before
     study.rows.write_bytes(b"".join(before.splitlines(keepends=True)[:-1]))
-    board.measure(study)
+    board.measure_study(study)
     again = board.read_rows(study.rows)[-1]
     assert {**again, "seconds": 0} == {**rows[-1], "seconds": 0}
 
@@ -93,7 +93,7 @@ def test_scores_of_the_authors_are_a_ranking(tmp_path: Path) -> None:
     study = make_study(
         tmp_path, VIT, rankings=("scores",), scores=scores, with_cut=True, tasks={"a": "first"}
     )
-    board.measure(study)
+    board.measure_study(study)
     rows = board.read_rows(study.rows)
     arms = [board.Cell(**{name: row[name] for name in board._KEY}).arm for row in rows]
     assert arms == ["full"] + ["scores"] * 6 + ["scores cut"] * 6
@@ -103,7 +103,7 @@ def test_scores_of_the_authors_are_a_ranking(tmp_path: Path) -> None:
 def test_a_size_that_fails_is_a_row(tmp_path: Path) -> None:
     study = make_study(tmp_path, VIT.with_(post_norm=True), tasks={"a": "first"})
     study = replace(study, rankings=("pruning",))
-    board.measure(study)
+    board.measure_study(study)
     rows = board.read_rows(study.rows)
     assert len(rows) == 7
     assert all("norms after attention and MLP" in row["error"] for row in rows)

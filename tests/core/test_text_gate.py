@@ -51,7 +51,7 @@ def test_the_table_shows_gains_and_verdict() -> None:
     gains = {"over random weights": [0.1, 0.05, 0.15], "over bag": [0.2, -0.01, 0.4]}
     row = {"task": "entailment", "language model": 0.71, "random weights": 0.61, "bag": 0.5}
     results = {"lr": dict.fromkeys(gate.ARMS, 1e-3), "rows": [{**row, **gains}], "passed": False}
-    page = gate.render(results)
+    page = gate.make_page_text(results)
     assert (
         "| `entailment` | 71.0 | 61.0 | 50.0 | +10.0 (+5.0 to +15.0) | +20.0 (-1.0 to +40.0) |"
         in page

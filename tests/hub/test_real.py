@@ -100,18 +100,20 @@ def test_the_card_names_the_call_without_what_changes_no_number(real: ModuleType
         "-o",
         "somewhere",
     ]
-    job = real.Job(real.options().parse_args(words), real.ANCESTRIES["dinov2-small"], real.Run())
+    job = real.Job(
+        real.make_parser().parse_args(words), real.ANCESTRIES["dinov2-small"], real.Run()
+    )
     assert (
         job.command
         == "python benchmarks/real.py dinov2-small --set keep=1,2 --task pets,dtd --rates 0.0001"
     )
-    assert real.options().parse_args(job.command.split()[2:]).rates == (1e-4,)
+    assert real.make_parser().parse_args(job.command.split()[2:]).rates == (1e-4,)
 
 
 def test_the_size_of_data_is_what_the_hub_lists(
     real: ModuleType, hub: StandIn, data: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    size, calls = real.real_plan.data_size, []
+    size, calls = real.real_plan.describe_data_size, []
 
     def listed(
         self: Any, name: str, *, revision: str | None, files_metadata: bool

@@ -46,7 +46,7 @@ def test_sets_that_share_a_beginning_share_its_computation(search: ModuleType) -
 
     blocks, start = [Counted(number) for number in range(1, 6)], torch.arange(3.0)
     orders = sorted(order_blocks(kept, 4) for kept in combinations(range(1, 6), 3))
-    result = dict(search.expanded(blocks, start, orders))
+    result = dict(search.compute_tokens(blocks, start, orders))
     assert list(result) == orders
     assert (
         len(runs)
@@ -61,28 +61,28 @@ def test_sets_that_share_a_beginning_share_its_computation(search: ModuleType) -
 
 
 def test_percentiles_and_agreement_by_number(summary: ModuleType) -> None:
-    assert [summary.percentile(value, [1, 2, 2, 4]) for value in (1, 2, 4, 9)] == [
+    assert [summary.compute_percentile(value, [1, 2, 2, 4]) for value in (1, 2, 4, 9)] == [
         12.5,
         50,
         87.5,
         100,
     ]
-    assert summary.similarities([(1, 2, 3), (1, 2, 4), (5, 6, 7)]) == [0.5, 0, 0]
+    assert summary.compute_similarities([(1, 2, 3), (1, 2, 4), (5, 6, 7)]) == [0.5, 0, 0]
     every = list(combinations(range(1, 7), 2))
     pairs = [len({*a} & {*b}) / len({*a} | {*b}) for a in every for b in every]
-    assert summary.chance_similarity(6, 2) == pytest.approx(sum(pairs) / len(pairs))
-    assert summary.chance_similarity(12, 5) == pytest.approx(0.2794, abs=5e-5)
+    assert summary.compute_chance_similarity(6, 2) == pytest.approx(sum(pairs) / len(pairs))
+    assert summary.compute_chance_similarity(12, 5) == pytest.approx(0.2794, abs=5e-5)
     judges = {"a": 1.0, "b": 2.0, "c": 3.0}, {"a": 5.0, "b": 9.0, "c": 7.0}
-    assert summary.rank_correlation(["a", "b", "c"], *judges) == pytest.approx(0.5)
+    assert summary.compute_rank_correlation(["a", "b", "c"], *judges) == pytest.approx(0.5)
 
 
 def test_gains_over_placebos_have_welchs_interval(summary: ModuleType) -> None:
     # Variances 100 and 400 over 3 runs each: error 12.91, 2.94 degrees of freedom, rounded down to
     # 2, quantile 4.303.
-    assert summary.gain([80, 90, 100], [30, 50, 70]) == (40.0, -15.5, 95.5)
-    assert summary.gain([90], [10, 20]) == (75.0, -100.0, 100.0)
-    assert summary.by_chance([90.0]) == pytest.approx(0.1, abs=0.01)
-    assert summary.by_chance([50.0] * 5) == pytest.approx(0.5, abs=0.02)
+    assert summary.compute_gain([80, 90, 100], [30, 50, 70]) == (40.0, -15.5, 95.5)
+    assert summary.compute_gain([90], [10, 20]) == (75.0, -100.0, 100.0)
+    assert summary.compute_chance([90.0]) == pytest.approx(0.1, abs=0.01)
+    assert summary.compute_chance([50.0] * 5) == pytest.approx(0.5, abs=0.02)
 
 
 def rows(placebo: list[tuple[int, ...]]) -> list[dict]:
@@ -113,7 +113,7 @@ def rows(placebo: list[tuple[int, ...]]) -> list[dict]:
 def test_the_sentence_says_beats_only_where_every_interval_is_above_0(
     summary: ModuleType, placebo: list[tuple[int, ...]], verdict: str
 ) -> None:
-    result = summary.Summary(rows(placebo), ["t"]).as_json()
+    result = summary.Summary(rows(placebo), ["t"]).to_json()
     assert (result["sets"], result["best"], result["worst"]) == (6, [(1, 2), 90.0], [(3, 4), 40.0])
     line = result["variants"][0]
     assert (line["percentile"], line["percentiles"]) == (83.3, [91.7, 75.0, 91.7, 75.0])
@@ -121,8 +121,8 @@ def test_the_sentence_says_beats_only_where_every_interval_is_above_0(
         "of the three sets with block 1 they are the best (83.3) and the second (50)"
     )
     assert result["with_block_1"] == [80.0, 50.0]
-    assert summary.sentence(result).startswith(verdict)
-    assert summary.sentence(result) in summary.table(result).replace("\n", " ")
+    assert summary.make_sentence(result).startswith(verdict)
+    assert summary.make_sentence(result) in summary.make_table(result).replace("\n", " ")
 
 
 def test_rows_of_another_ancestry_model_are_dropped(search: ModuleType, tmp_path: Path) -> None:
@@ -132,6 +132,6 @@ def test_rows_of_another_ancestry_model_are_dropped(search: ModuleType, tmp_path
     assert kept.rows == []
     assert path.read_text() == ""
     kept.add("probe", kept=[2], accuracy={})
-    assert search.Rows(path, "new").of("probe") == [
+    assert search.Rows(path, "new").select("probe") == [
         {"ancestry": "new", "kind": "probe", "kept": [2], "accuracy": {}}
     ]

@@ -24,7 +24,7 @@ recipe: Any = pytest.importorskip("tal_base")
 
 
 def test_the_plan_names_the_sizes_of_the_authors_answer() -> None:
-    lines = list(recipe.told(recipe.Plan(), 800.0, Run(offline=True)))
+    lines = list(recipe.describe_plan(recipe.Plan(), 800.0, Run(offline=True)))
     assert lines[-2:] == [
         "16 layers of width 768: 114.92M parameters",
         "18 layers of width 768: 129.09M parameters",
@@ -40,11 +40,11 @@ def test_the_plan_names_the_sizes_of_the_authors_answer() -> None:
 
 def test_its_steps_run_with_a_few_pictures(tmp_path: Path) -> None:
     plan = replace(recipe.SMOKE, depths=(16,), build=tmp_path)
-    table = recipe.carry_out(plan, Run(threads=1, offline=True)).read_text()
+    table = recipe.run_plan(plan, Run(threads=1, offline=True)).read_text()
     *_, row = table.splitlines()
     assert row.startswith("| 16 | 1.81M | ")
     before = (tmp_path / "learngene" / "model.safetensors").stat().st_mtime_ns
-    recipe.carry_out(plan, Run(threads=1, offline=True))
+    recipe.run_plan(plan, Run(threads=1, offline=True))
     assert (tmp_path / "learngene" / "model.safetensors").stat().st_mtime_ns == before, (
         "it was extracted again"
     )
