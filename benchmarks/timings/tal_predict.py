@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from learngene_zoo.families.spec import Spec
 from learngene_zoo.families.tensors import empty
 from learngene_zoo.families.vit.names import ARCHITECTURES, arguments
 from learngene_zoo.families.vit.spec import ViTSpec
@@ -185,7 +186,7 @@ class PlainHypernet(Hypernet):
         return self.ln(nodes)
 
     def _decode(
-        self, nodes: Tensor, groups: list[TensorGroup]
+        self, nodes: Tensor, groups: list[TensorGroup], spec: Spec
     ) -> Iterator[tuple[TensorGroup, Tensor]]:
         """Decode the groups in full."""
         if isinstance(self.decoder, LowRankDecoder):
