@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from learngene_zoo.artifacts.own_data import remember
 from learngene_zoo.artifacts.records import parse_task
@@ -150,7 +150,6 @@ def finetune(
     from learngene_zoo.tasks.splits import ensure_validation
     from learngene_zoo.training.automatic import resolve_auto
     from learngene_zoo.training.heads import (
-        calibrate_head,
         describe_head,
         has_trained_head,
         initialise_head,
@@ -192,9 +191,6 @@ def finetune(
         result = tune(
             fresh, data, resolved, run, keep=tuning.keep, patience=tuning.patience, lesson=lesson
         )
-        kept_epoch = cast(dict[str, Any], result.provenance["metrics"]).get("kept_epoch", 0)
-        if kept_epoch == 0:
-            result = calibrate_head(result, cast(dict[str, Any], result.provenance.get("head", {})))
         if lessons:
             result = replace(result, provenance={**result.provenance, "teacher": lessons})
         if usual:

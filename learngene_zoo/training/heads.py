@@ -252,19 +252,17 @@ def limit_scale(ridge: Ridge, lr: float) -> float:
     return min(ridge.scale, max(1.0, MAX_LOGIT_STEP / step)) if step > 0 else ridge.scale
 
 
-def calibrate_head(model: M, record: Mapping[str, Any]) -> M:
-    """Give the logits of a head that was not trained the calibrated scale, and return the model.
+@torch.no_grad()
+def calibrate_head(module: nn.Module, record: Mapping[str, Any]) -> None:
+    """Give the logits of a head that was not trained the calibrated scale, in place.
 
-    `record` is that of `initialise_head`. The model is returned unchanged if its head has that
-    scale.
+    `record` is that of `initialise_head`; without a calibrated scale nothing changes.
     """
     if "calibrated_scale" not in record:
-        return model
+        return
     factor = record["calibrated_scale"] / record["scale"]
-    names = list_head_tensors(model.model())
-    return cast(
-        M, model.with_state({**model.state, **{name: factor * model.state[name] for name in names}})
-    )
+    for name in list_head_tensors(module):
+        module.get_parameter(name).mul_(factor)
 
 
 def has_trained_head(model: Descendant | TimmModel, task: Task) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from torch import nn
 
@@ -19,6 +19,7 @@ from learngene_zoo.tasks.splits import ensure_validation
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.training.evaluate import evaluate, judge
 from learngene_zoo.training.fit import M, describe_chance, prepare_training, with_trained_weights
+from learngene_zoo.training.heads import calibrate_head
 from learngene_zoo.training.loop import train
 from learngene_zoo.training.report import report
 from learngene_zoo.training.watch import Epoch as Epoch
@@ -65,6 +66,8 @@ def tune(
     if recipe.epochs:
         steps = train(objective, loader, recipe, run, label=f"training on {task.name}", lines=False)
         failure = watch.follow(steps, model, measure, recipe.epochs)
+    if watch.keeps_start():
+        calibrate_head(model, cast(Mapping[str, Any], start.provenance.get("head", {})))
     judged = judge(model, task, "test", start.input_format, run)
     test = judged.evaluation
     history = [epoch.json(test.metric) for epoch in watch.history]

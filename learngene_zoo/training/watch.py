@@ -171,9 +171,17 @@ class Watch:
             model.load_state_dict(dict(self.state))
         model.eval()
 
+    def keeps_start(self) -> bool:
+        """Return whether the weights that are kept are those before training."""
+        chosen = self.history[-1:] if self.keep == "last" else [self._choose()]
+        return all(epoch is None or epoch.epoch == 0 for epoch in chosen)
+
+    def _choose(self) -> Epoch | None:
+        return choose_epoch(self.history, self.images)
+
     def describe_kept(self, history: Sequence[dict[str, Json]]) -> dict[str, Json]:
-        """The record of the epoch whose weights are kept; empty where there was none."""
-        chosen = choose_epoch(self.history, self.images)
+        """Return the record of the epoch whose weights are kept; empty where there was none."""
+        chosen = self._choose()
         if chosen is None:
             return {}
         return history[-1 if self.keep == "last" else self.history.index(chosen)]

@@ -19,7 +19,7 @@ from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.testing import tiny_task
 from learngene_zoo.training import heads, tuning
-from learngene_zoo.training.evaluate import evaluate
+from learngene_zoo.training.evaluate import evaluate, judge
 from learngene_zoo.training.heads import (
     MAX_IMAGES,
     MAX_LOGIT_STEP,
@@ -318,8 +318,17 @@ def test_the_scale_is_limited_by_the_learning_rate(descendant: Descendant) -> No
     assert limit_scale(ridge, 1.0) == 1.0
 
 
-def test_a_head_that_no_training_improved_gives_probabilities(descendant: Descendant) -> None:
+def test_a_head_that_no_training_improved_gives_probabilities(
+    descendant: Descendant, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Epoch 0 is kept here: its head was scaled down for training, and gets its scale back."""
+    reported: list[Any] = []
+
+    def note_rows(model: Any, task: Any, judged: Any) -> str:
+        reported.append(judged.rows)
+        return ""
+
+    monkeypatch.setattr("learngene_zoo.training.tuning.report", note_rows)
     brief = {"task": "digits", "images": 300, "augment": "none", "lr": 1.0, "fit": "crop"}
     start = lifecycle.finetune(descendant, epochs=0, **brief)
     record: Any = start.provenance["head"]
@@ -330,3 +339,5 @@ def test_a_head_that_no_training_improved_gives_probabilities(descendant: Descen
     assert torch.allclose(start.state["head.weight"], calibrated.state["head.weight"], rtol=1e-5)
     assert torch.allclose(start.state["head.bias"], calibrated.state["head.bias"], rtol=1e-5)
     assert start.files.keys() == {"report.html"}
+    expected = judge(start.model(), task, "test", start.input_format, Run()).rows
+    assert np.allclose(reported[0], expected, atol=1e-5)
