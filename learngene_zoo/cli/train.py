@@ -195,7 +195,7 @@ def finetune(model: str | None, task: str | None, preset: str | None, **options:
     if facts:
         recipe: Any = finetuned.provenance["recipe"]
         noun = name_sample(finetuned)
-        kept_text = _describe_kept(facts.get("kept_epoch"), metrics, recipe["lr"], noun)
+        kept_text = _describe_kept(facts.get("kept_epoch"), metrics, recipe, noun)
         measured = f"{facts['metric']} {facts['value']:.4f} on {facts['images']} test {noun}s"
         say(f"{kept_text}{measured} (95 % interval {facts['low']:.4f} to {facts['high']:.4f})", job)
     where = "" if str(job.out) == "finetuned" else f" {shell_word(str(job.out))}"
@@ -208,10 +208,13 @@ def finetune(model: str | None, task: str | None, preset: str | None, **options:
     return _warn(metrics)
 
 
-MIN_EPOCHS = 4  # fewer are advised to be more before another learning rate
+# With fewer epochs or steps, more are advised rather than another learning rate.
+MIN_EPOCHS, MIN_STEPS = 4, 100
 
 
-def _describe_kept(epoch: int | None, metrics: Mapping[str, Any], lr: float, noun: str) -> str:
+def _describe_kept(
+    epoch: int | None, metrics: Mapping[str, Any], recipe: Mapping[str, Any], noun: str
+) -> str:
     """Return which epoch is kept; with advice if it is the start, or if few images decided."""
     if epoch is None:
         return ""
@@ -219,11 +222,13 @@ def _describe_kept(epoch: int | None, metrics: Mapping[str, Any], lr: float, nou
     few = f", {few}" if few else ""
     if epoch:
         return f"epoch {epoch} of {epochs} is kept{few}; "
-    advice = (
-        f"more --epochs, {epochs} were trained"
-        if epochs < MIN_EPOCHS
-        else f"a smaller --lr, {lr:g} was used"
-    )
+    steps = epochs * math.ceil(metrics["training_images"] / recipe["batch_size"])
+    if epochs < MIN_EPOCHS:
+        advice = f"more --epochs, {epochs} were trained"
+    elif steps < MIN_STEPS:
+        advice = f"more --epochs, {epochs} were trained, which have {steps} steps"
+    else:
+        advice = f"a smaller --lr, {recipe['lr']:g} was used"
     return (
         "no epoch has a better validation result than the model before training, which is "
         f"kept{few} (try {advice}, or more training {noun}s); "

@@ -183,18 +183,24 @@ def reopen_ancestry(
 ) -> Ancestry:
     """Open the ancestry model of an artifact's record again and check its checksum.
 
-    A record alone may only open the bundled model or one of timm's, and those by their checksum.
+    A record alone may only open the bundled models and timm's, and those by their checksum.
     The user must have `named` any other model (`Run.ancestry`), now or when the artifact was made
     on this machine (`own_data.py`). `option` is the option by which the user can name it.
 
     Raises `WrongCall` if it is not named, `BadFile` for weights that differ from the recorded ones,
     and as `open_ancestry` does.
     """
-    origin = find_origin(record.source) if named is None else None
+    from learngene_zoo.artifacts.shelf import is_ours
+
+    origin, is_bundled = None, is_ours(record.source)
+    if named is None:
+        origin = find_origin(record.source)
+    if origin and is_bundled and not os.path.exists(origin.location.partition("#")[0]):
+        origin = None
     named = origin.location if origin else named
     scheme, name = split_source(named or record.source)
     typed = f"add {name_option(option, record.source)}"
-    if named is None and scheme not in ("bundled", "timm"):
+    if named is None and scheme != "timm" and not is_bundled:
         raise WrongCall(
             f"the ancestry model was {record.source!r}, "
             f"which is opened only if you name it: {typed}"
@@ -223,8 +229,12 @@ def origins_of_models(records: Sequence[AncestryRecord]) -> dict[str, LocalOrigi
 
     `own_data.remember` stores them.
     """
+    from learngene_zoo.artifacts.shelf import is_ours
+
     origins = {}
     for record in records:
+        if is_ours(record.source):
+            continue
         scheme, name = split_source(record.source)
         if record.sha256 is not None and scheme == "path":
             path, mark, architecture = name.partition("#")

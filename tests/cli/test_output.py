@@ -229,12 +229,13 @@ def test_a_result_of_any_metric_is_printed() -> None:
         (2, 5, 5, ["by only 5 validation images, where one is 20 points"], ["try"]),
         (0, 1, 100, ["more --epochs, 1 were trained", "training images"], ["--lr"]),
         (0, 20, 100, ["a smaller --lr, 0.0001 was used"], ["--epochs", "only"]),
+        (0, 19, 100, ["more --epochs, 19 were trained, which have 95 steps"], ["--lr"]),
     ],
 )
 def test_the_kept_epoch_is_explained(
     kept: int, epochs: int, images: int, words: list[str], absent: list[str]
 ) -> None:
-    metrics = {"epochs": epochs, "validation_images": images}
-    text = train_command._describe_kept(kept, metrics, 1e-4, "image")
+    metrics = {"epochs": epochs, "validation_images": images, "training_images": 288}
+    text = train_command._describe_kept(kept, metrics, {"lr": 1e-4, "batch_size": 64}, "image")
     assert [word for word in words if word not in text] == [], text
     assert [word for word in absent if word in text] == [], text

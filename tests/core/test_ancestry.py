@@ -11,13 +11,19 @@ from safetensors.torch import save_file
 
 from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.descendant import assemble
+from learngene_zoo.artifacts.own_data import LocalOrigin
 from learngene_zoo.artifacts.records import AncestryRecord
 from learngene_zoo.artifacts.shelf import BUNDLED_CARD
 from learngene_zoo.errors import BadFile, Unavailable, WrongCall, ZooError
 from learngene_zoo.families.tensors import initial, model_of
 from learngene_zoo.families.timm_config import timm_config
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.pretrained.ancestry import ancestry_spec, open_ancestry, reopen_ancestry
+from learngene_zoo.pretrained.ancestry import (
+    ancestry_spec,
+    open_ancestry,
+    origins_of_models,
+    reopen_ancestry,
+)
 from learngene_zoo.settings import from_json, to_json
 from learngene_zoo.storage import sha256
 
@@ -79,6 +85,23 @@ def test_another_image_size_is_the_one_that_timm_makes_of_it(tmp_path: Path) -> 
     theirs = timm.create_model(f"local-dir:{folder}", pretrained=True, img_size=48).eval()
     assert torch.equal(ancestry.model()(images_BCHW), theirs(images_BCHW))
     assert reopen_ancestry(ancestry.record, str(folder)).spec == ancestry.spec
+
+
+def test_a_model_on_the_shelf_is_reopened_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ancestry = open_ancestry("ancestry-narrow")
+    assert origins_of_models([ancestry.record]) == {}
+    assert reopen_ancestry(ancestry.record, None).identity == ancestry.identity
+    # A location that is remembered, and gone, does not hide it.
+    gone = LocalOrigin(str(tmp_path / "ancestry-narrow"), str(ancestry.record.sha256))
+    monkeypatch.setattr("learngene_zoo.pretrained.ancestry.find_origin", lambda source: gone)
+    assert reopen_ancestry(ancestry.record, None).identity == ancestry.identity
+    # A folder of that name is the user's own.
+    write_folder(tmp_path / "ancestry-narrow")
+    with pytest.raises(BadFile, match="it is another model than the one before"):
+        reopen_ancestry(ancestry.record, None)
 
 
 def test_another_pooling_leaves_out_the_tensors_of_its_own(tmp_path: Path) -> None:
