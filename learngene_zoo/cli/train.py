@@ -1,5 +1,6 @@
 """`lgzoo train` and `lgzoo finetune`: train a model from scratch, or an existing one."""
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
