@@ -13,9 +13,10 @@ Measured:
     blocks      the same for 4 of its blocks: the first, evenly spaced ones, and those of `lsamd`,
                 whose search has one epoch of 200 texts of each of three tasks
     finetune    `lgzoo finetune` with its defaults on 2,000 training texts, 6 epochs
-    arms        the same on 500 training texts, three seeds, for two methods of each size, random
-                weights and the shuffled control; the last two have the better of two rates on
-                validation texts (the defaults of inherited and of random weights)
+    arms        fine-tuned on 500 training texts, with the rate and layer decay that images have by
+                default, three seeds, for two methods of each size, random weights and the shuffled
+                control; the last two have the better of two rates on validation texts (the defaults
+                of inherited and of random weights)
     similarity  the correlation of the cosine similarities of 700 test texts of `debian_sections`
                 with those by MiniLM-L6: the first blocks, `closed_form` of 600 training texts, and
                 `heal` of that on 3,000 texts, 3 epochs

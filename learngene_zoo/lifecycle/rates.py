@@ -57,9 +57,11 @@ def choose_fit(model: Descendant | TimmModel, task: Task) -> Fit | None:
 
 
 def check_text_recipe(recipe: Recipe) -> None:
-    """Raise `WrongCall` for a recipe with an augmentation, which texts do not have."""
+    """Raise `WrongCall` for a recipe that augments or mixes, which texts do not allow."""
     if recipe.augment != "none":
         raise WrongCall(f"augment is {recipe.augment!r}, but texts are not augmented; leave it out")
+    if recipe.mixup or recipe.cutmix:
+        raise WrongCall("mixup and cutmix cannot mix texts; set both to 0")
 
 
 def is_pretrained(model: Descendant | TimmModel) -> bool:

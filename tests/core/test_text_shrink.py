@@ -14,6 +14,7 @@ import learngene_zoo as lg
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import Descendant, load_descendant
 from learngene_zoo.cli.main import main
+from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.family import cost
 from learngene_zoo.families.tensors import initial, model_of
 from learngene_zoo.lifecycle.shrinking import building, estimate, finishing, request
@@ -189,3 +190,18 @@ def test_a_wrong_call_is_one_line_and_writes_nothing(
     assert errors[0].startswith(f"error: {message}")
     assert result.exit_code == code
     assert sorted(path.name for path in place.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"augment": "light"}, "augment is 'light', but texts are not augmented"),
+        ({"mixup": 0.2}, "mixup and cutmix cannot mix texts"),
+    ],
+)
+def test_settings_of_images_are_refused_before_anything_is_extracted(
+    setting: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("learngene_zoo.pretrained.ancestry.open_ancestry", None)
+    with pytest.raises(WrongCall, match=message):
+        lg.shrink("gpt2", task="csv:mine.csv", max_params=25_000, out="s", run=RUN, **setting)

@@ -14,7 +14,7 @@ from learngene_zoo.families.family import Cost, cost
 from learngene_zoo.families.spec import TextSpec
 from learngene_zoo.lifecycle.finetuning import FinetuneConfig
 from learngene_zoo.lifecycle.latency import describe_bounds, refuse_all, select_fitting
-from learngene_zoo.lifecycle.rates import FINETUNE
+from learngene_zoo.lifecycle.rates import FINETUNE, check_text_recipe
 from learngene_zoo.lifecycle.shrinking.candidates import Offers, list_offers
 from learngene_zoo.method.sizes import Budget, Target, parse_sizes
 from learngene_zoo.pretrained.sources import check_source
@@ -230,6 +230,10 @@ def open_request(
     _check_bounds_given(bounds, config)
     is_text = takes_texts(source, run)
     _check_data_given(config, task, images, tuning, "text" if is_text else "image")
+    if is_text:
+        named = {setting.name: tuning.get(setting.name) for setting in settings_of(FINETUNE)}
+        given = {name: value for name, value in named.items() if value not in (None, "auto")}
+        check_text_recipe(with_settings(FINETUNE, {"augment": "none", **given}))
     for entry in map(find_entry, filter(None, (task, images))):
         if entry is not None:
             check_kind(entry, is_text)
