@@ -20,6 +20,7 @@ FRACTIONS = ("float16", "halffloat", "float32", "float", "float64", "double")
 LABEL_TYPES = frozenset((*INTEGERS, *FRACTIONS, "string", "large_string", "string_view", "bool"))
 EXPECTED = "integers, text or a ClassLabel, one per row"
 SPLIT_COLUMN = "split"
+NAMING = ("csv", "jsonl", "parquet")  # the data whose columns can be named, see `task.COLUMNS`
 
 
 def find_scalar(kind: Any) -> Any:
@@ -123,7 +124,12 @@ def refuse_label_columns(features: Mapping[str, Any], name: str) -> BadData:
         return BadData(
             f"{name}: column {odd!r} is of type {describe_type(features[odd])}; store {EXPECTED}"
         )
-    return BadData(f"{name} has no label column, only {', '.join(features)}; call it 'label'")
+    kind = name.partition(":")[0]
+    named = f", or name another one: {kind}:PATH:label=NAME" if kind in NAMING else ""
+    header = " (the first row is read as the header)" if kind == "csv" else ""
+    return BadData(
+        f"{name} has no label column, only {', '.join(features)}; call it 'label'{named}{header}"
+    )
 
 
 def divide_tables(name: str, tables: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:

@@ -249,7 +249,14 @@ FILES = {
         "text,label\na,b,c\n": "row 0 has 3 cells",
         'text,label\n"a,b\n': "cannot be read as CSV",
         "label\n1\n2\n": "no column of texts",
+        "text;label\na;1\nb, c, d;2\n": r"a\.csv looks separated by ';'; separate its cells by com",
+        'text;label\n"a, b";1\n"c\n;d";2\n': "looks separated by ';'",
+        "text\tlabel\na\t1\n": r"separated by tabs; .* by commas, or tabs in a \.tsv file",
+        "text|label\na|1\n": r"separated by '\|'",
+        "a text,python\nanother,c\n": r"no label column, only a text, python; call it 'label', or "
+        r"name another one: csv:PATH:label=NAME \(the first row is read as the header\)",
     },
+    "a.tsv": {"text,label\na,1\n": "separated by ','; separate its cells by tabs"},
     "a.jsonl": {
         "": "no rows",
         "{": "row 0 is not JSON",
@@ -269,8 +276,14 @@ def test_wrong_files_are_refused_in_one_line(
 ) -> None:
     (tmp_path / name).write_text(content)
     with pytest.raises(BadData, match=message) as error:
-        open_task(f"{name.partition('.')[2]}:{tmp_path / name}")
+        open_task(f"{'jsonl' if name == 'a.jsonl' else 'csv'}:{tmp_path / name}")
     assert "\n" not in str(error.value)
+
+
+def test_a_first_text_with_another_separator_is_no_header_of_several_cells(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("one; two\n" + "three\n" * 20)
+    assert open_images(f"csv:{path}").sizes["train"] == 18
 
 
 def test_wrong_folders_are_refused(tmp_path: Path) -> None:

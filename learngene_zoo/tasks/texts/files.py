@@ -22,6 +22,7 @@ from learngene_zoo.tasks.texts.rows import decode_text
 from learngene_zoo.tasks.texts.tables import holds_texts, task_of_texts
 
 SUFFIXES = {"csv": (".csv", ".tsv"), "jsonl": (".jsonl", ".ndjson")}
+SEPARATORS = ",;\t|"  # that are recognised in a file which is separated by another one
 MAX_FIELD = 2**27  # characters of a cell; the csv module's limit of 131,072 is too small for texts
 Table = dict[str, list[Any]]
 
@@ -103,15 +104,12 @@ def read_csv(path: str) -> Table:
 
     Raises `BadData` for a file that is not a table in UTF-8.
     """
-    limit = csv.field_size_limit(MAX_FIELD)
+    text, separator = _read(path), "\t" if path.endswith(".tsv") else ","
+    _check_separator(path, text, separator)
     try:
-        text = io.StringIO(_read(path), newline="")
-        rows = list(csv.reader(text, delimiter="\t" if path.endswith(".tsv") else ",", strict=True))
+        rows = _split_rows(text, separator, strict=True)
     except csv.Error as error:
         raise BadData(f"{path} cannot be read as CSV ({error}); correct its quotes") from None
-    finally:
-        csv.field_size_limit(limit)
-    rows = [row for row in rows if row]
     header = rows[0] if rows else []
     _check_header(path, header, len(rows) - 1)
     for number, row in enumerate(rows[1:]):
@@ -121,6 +119,35 @@ def read_csv(path: str) -> Table:
                 "texts that contain the separator into quotes"
             )
     return {name: [row[index] for row in rows[1:]] for index, name in enumerate(header)}
+
+
+def _split_rows(text: str, separator: str, strict: bool) -> list[list[str]]:
+    """Return the cells of the rows that are not blank. Raises `csv.Error`."""
+    limit = csv.field_size_limit(MAX_FIELD)
+    try:
+        lines = io.StringIO(text, newline="")
+        return [row for row in csv.reader(lines, delimiter=separator, strict=strict) if row]
+    finally:
+        csv.field_size_limit(limit)
+
+
+def _check_separator(path: str, text: str, separator: str) -> None:
+    """Check that a header of one cell is not one of several with another separator.
+
+    Raises `BadData` if it is, and most rows have as many cells as the header.
+    """
+    header = text.lstrip().partition("\n")[0]
+    for other in () if separator in header else SEPARATORS:
+        if other not in header:
+            continue
+        try:
+            counts = [len(row) for row in _split_rows(text, other, strict=False)]
+        except csv.Error:
+            continue
+        if len(counts) > 1 and 2 * (counts.count(counts[0]) - 1) > len(counts) - 1:
+            name = repr(other) if other != "\t" else "tabs"
+            expected = "tabs" if separator == "\t" else "commas, or tabs in a .tsv file"
+            raise BadData(f"{path} looks separated by {name}; separate its cells by {expected}")
 
 
 def read_jsonl(path: str) -> Table:
