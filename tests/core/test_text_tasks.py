@@ -174,16 +174,39 @@ def test_empty_texts_are_named(tmp_path: Path) -> None:
     lines = path.read_text().split("\n")
     lines[4] = '"  ",yes'
     path.write_text("\n".join(lines))
-    with pytest.raises(BadData, match=r"a\.csv train row 3 is empty"):
+    with pytest.raises(BadData, match=r"a\.csv line 5 is empty"):
         open_task(f"csv:{path}")
     lines[5] = ",no"
     path.write_text("\n".join(lines))
-    with pytest.raises(BadData, match=r"row 3 is empty \(2 of 40 are\)"):
+    with pytest.raises(BadData, match=r"line 5 is empty \(2 of 40 are\)"):
         open_task(f"csv:{path}")
     folder = write_folder(tmp_path / "folder")
     (folder / "pos" / "3.txt").write_text("\n")
     with pytest.raises(BadData, match=r"pos/3\.txt is empty"):
         open_task(f"folder:{folder}")
+
+
+def test_rows_are_named_by_their_lines(tmp_path: Path) -> None:
+    """A header, blank lines, texts of several lines, further files and splits are counted."""
+    path = tmp_path / "a.csv"
+    rows = [f'"{n}\nx",{n % 2},{("train", "test")[n > 9]}\n' for n in range(20)]
+    path.write_text("text,label,split\n\n" + "".join(rows) + "y,,test\n")
+    with pytest.raises(BadData, match=r"a\.csv line 43: column 'label' is empty"):
+        open_task(f"csv:{path}")
+    path.write_text("text,label,split\n" + "".join(rows) + "y,1,odd\n")
+    with pytest.raises(BadData, match=r"a\.csv line 42: column 'split' says 'odd'"):
+        open_task(f"csv:{path}")
+    (tmp_path / "b").mkdir()
+    for name, text in (("b/train-0.csv", "z"), ("b/train-1.csv", "")):
+        write_csv(tmp_path / name)
+        with (tmp_path / name).open("a") as file:
+            file.write(f"\n{text},no\n")
+    with pytest.raises(BadData, match=r"train-1\.csv line 42 is empty"):
+        open_task(f"csv:{tmp_path / 'b'}")
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "a", "label": 0}\n\n{"text": "", "label": 1}\n')
+    with pytest.raises(BadData, match=r"a\.jsonl line 3 is empty"):
+        open_task(f"jsonl:{path}")
 
 
 def test_other_encodings_are_named(tmp_path: Path) -> None:
@@ -246,7 +269,7 @@ FILES = {
         "": "no rows",
         "text,label\n": "no rows",
         "text,text\na,b\n": "two columns 'text'",
-        "text,label\na,b,c\n": "row 0 has 3 cells",
+        "text,label\na,b,c\n": r"a\.csv line 2 has 3 cells",
         'text,label\n"a,b\n': "cannot be read as CSV",
         "label\n1\n2\n": "no column of texts",
         "text;label\na;1\nb, c, d;2\n": r"a\.csv looks separated by ';'; separate its cells by com",
@@ -259,9 +282,9 @@ FILES = {
     "a.tsv": {"text,label\na,1\n": "separated by ','; separate its cells by tabs"},
     "a.jsonl": {
         "": "no rows",
-        "{": "row 0 is not JSON",
-        "[1]": "row 0 is not an object",
-        '{"text": "a", "label": 0}\n{"text": "b"}': "do not both have 'label'",
+        "{": "line 1 is not JSON",
+        "[1]": "line 1 is not an object",
+        '{"text": "a", "label": 0}\n{"text": "b"}': "line 2 and line 1 do not both have 'label'",
         '{"text": "a", "label": 0}\n{"text": 3, "label": 1}': "several types",
     },
 }

@@ -183,4 +183,4 @@ def read_rows(table: Any, columns: Sequence[str], name: str) -> TextRows:
     plain = table.with_format(None)
     parts = [[value or "" for value in plain[column][:]] for column in columns]
     texts: list[Text] = parts[0] if len(parts) == 1 else list(zip(*parts, strict=True))
-    return check_texts(TextRows(texts, name))
+    return check_texts(TextRows(texts, name, getattr(table, "where", None)))
