@@ -109,6 +109,8 @@ def _folder(name: str) -> Path | None:
     except ZooError:
         if name in task_names:
             return None
+        if catalogue.file_hint(name):
+            raise WrongCall(f"{name} is a file; {catalogue.file_hint(name)}") from None
         if "/" in name or Path(name).exists():
             raise
         known_names = {*task_names, *METHODS.references(), *shelf.names()}

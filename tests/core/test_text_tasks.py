@@ -13,7 +13,7 @@ import pytest
 
 from learngene_zoo.errors import BadData, WrongCall, ZooError
 from learngene_zoo.tasks import hub_data
-from learngene_zoo.tasks.catalogue import locate_task, open_task
+from learngene_zoo.tasks.catalogue import check_name, locate_task, open_task
 from learngene_zoo.tasks.first_row import first_row
 from learngene_zoo.tasks.splits import ensure_validation
 from learngene_zoo.tasks.task import Task, stamp_task
@@ -307,6 +307,27 @@ def test_a_first_text_with_another_separator_is_no_header_of_several_cells(tmp_p
     path = tmp_path / "a.csv"
     path.write_text("one; two\n" + "three\n" * 20)
     assert open_images(f"csv:{path}").sizes["train"] == 18
+
+
+def test_unknown_options_and_missing_kinds_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_csv(tmp_path / "texts.csv")
+    with pytest.raises(WrongCall, match="unknown option 'txt'; expected text= or label="):
+        check_name("csv:texts.csv:txt=text")
+    with pytest.raises(WrongCall, match="expected text=COLUMN or label=COLUMN, got text="):
+        check_name("csv:texts.csv:text=")
+    with pytest.raises(BadData, match="no file or folder none.csv:txt=text"):
+        check_name("csv:none.csv:txt=text")
+    for name, kind in (("texts.csv", "csv"), ("a.jsonl", "jsonl"), ("a.parquet", "parquet")):
+        (tmp_path / name).touch()
+        with pytest.raises(WrongCall, match=rf"did you mean {kind}:{name}\?"):
+            check_name(name)
+    with pytest.raises(WrongCall, match=r"did you mean csv:texts\.csv:text=a\?"):
+        check_name("texts.csv:text=a")
+    with pytest.raises(WrongCall, match="see `lgzoo list tasks`"):
+        check_name("none.csv")
 
 
 def test_wrong_folders_are_refused(tmp_path: Path) -> None:
