@@ -404,9 +404,8 @@ def folder_hint(name: str) -> str:
 
 def file_hint(name: str) -> str:
     """Return a hint to write csv:FILE if there is a table with this name, else ""."""
-    path = Path(COLUMNS.sub("", name))
-    kind = KIND_OF.get(path.suffix)
-    return f"did you mean {kind}:{shell_word(name)}?" if kind and path.is_file() else ""
+    kind = KIND_OF.get(Path(name).suffix)
+    return f"did you mean {kind}:{shell_word(name)}?" if kind and Path(name).is_file() else ""
 
 
 def say_notes(tasks: Iterable[Task], run: Run) -> None:
@@ -417,7 +416,7 @@ def say_notes(tasks: Iterable[Task], run: Run) -> None:
 
 
 def _nearest(name: str, names: Sequence[str]) -> str:
-    """Return the error message for an unknown task, with the folder, file or task that may be meant."""
+    """Return the error message for an unknown task, with the name that may be meant."""
     hint = folder_hint(name) or file_hint(name)
     if hint or nearest(name, names) is None:
         return f"no task named {name!r}; {hint or 'see `lgzoo list tasks`'}"

@@ -318,14 +318,12 @@ def test_unknown_options_and_missing_kinds_are_named(
         check_name("csv:texts.csv:txt=text")
     with pytest.raises(WrongCall, match="expected text=COLUMN or label=COLUMN, got text="):
         check_name("csv:texts.csv:text=")
-    with pytest.raises(BadData, match="no file or folder none.csv:txt=text"):
+    with pytest.raises(BadData, match=r"no file or folder none\.csv:txt=text"):
         check_name("csv:none.csv:txt=text")
     for name, kind in (("texts.csv", "csv"), ("a.jsonl", "jsonl"), ("a.parquet", "parquet")):
         (tmp_path / name).touch()
         with pytest.raises(WrongCall, match=rf"did you mean {kind}:{name}\?"):
             check_name(name)
-    with pytest.raises(WrongCall, match=r"did you mean csv:texts\.csv:text=a\?"):
-        check_name("texts.csv:text=a")
     with pytest.raises(WrongCall, match="see `lgzoo list tasks`"):
         check_name("none.csv")
 
