@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +167,35 @@ def test_validation_and_unlabelled_texts(tmp_path: Path) -> None:
     assert not plain.split("train").labels.any()
     assert texts_of(plain) == texts_of(task)
     assert "8 test texts" in plain.notes[-1]
+
+
+def show(*words: str) -> tuple[str, set[str]]:
+    """Return the output of `lgzoo show` in another process, and the modules that it imports."""
+    code = (
+        "import atexit, sys; atexit.register(lambda: print('LOADED', *sys.modules));"
+        "from learngene_zoo.cli.main import main; main(sys.argv[1:], standalone_mode=False)"
+    )
+    command = [sys.executable, "-c", code, "show", *words]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    printed, _, modules = done.stdout.partition("LOADED")
+    return printed, set(modules.split())
+
+
+def test_a_table_is_shown_with_its_columns_and_without_heavy_imports(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "a.csv", header="body,stars")
+    printed, modules = show(f"csv:{path}:text=body,label=stars", "--json")
+    row = json.loads(printed)
+    assert row["class_names"] == ["no", "yes"]
+    assert (row["text_columns"], row["pairs"], row["label_column"]) == (["body"], False, "stars")
+    assert not modules & {"torch", "datasets", "pandas", "pyarrow"}
+    path = tmp_path / "a.jsonl"
+    lines = [{"premise": "a", "hypothesis": "b", "label": n % 12} for n in range(60)]
+    path.write_text("\n".join(map(json.dumps, lines)))
+    printed, modules = show(f"jsonl:{path}")
+    assert "premise,hypothesis" in " ".join(printed.split())
+    assert "8,9,... (2 more)" in " ".join(printed.split())
+    assert not modules & {"torch", "datasets", "pandas", "pyarrow"}
 
 
 # Wrong input.

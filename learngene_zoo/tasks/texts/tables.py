@@ -99,7 +99,8 @@ def task_of_texts(
         name, splits, label, lambda split, table: read_rows(table, columns, f"{name} {split}")
     )
     notes = [*fields.get("notes", ()), *notes, *more_notes]
-    return task_of(name, labelled, class_names, **{**fields, "kind": "text", "notes": tuple(notes)})
+    fields = {**fields, "kind": "text", "notes": tuple(notes)}
+    return task_of(name, labelled, class_names, **fields, text_columns=columns, label_column=label)
 
 
 def find_label_column(features: Mapping[str, Any], name: str) -> str:
