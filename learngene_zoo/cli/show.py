@@ -35,11 +35,12 @@ from learngene_zoo.method.sizes import AXES, Member
 from learngene_zoo.settings import Json
 from learngene_zoo.storage import CONFIG, read_json
 from learngene_zoo.tasks import catalogue
-from learngene_zoo.tasks.task import SPLITS
+from learngene_zoo.tasks.task import SPLITS, Task
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+MAX_CLASSES = 10  # that are named, except as JSON
 OWN_DATA = ("folder:", "parquet:", "csv:", "jsonl:", "hf:", "wds:", "hf-stream:")
 
 
@@ -69,7 +70,7 @@ def show(
     elif folder is None:
         row = _task(name, sheet, split, force, offline)
         print_row(
-            row if as_json else {key: value for key, value in row.items() if value != []},
+            row if as_json else _shorten_classes(row),
             as_json,
             is_folded=True,
         )
@@ -109,6 +110,8 @@ def _folder(name: str) -> Path | None:
     except ZooError:
         if name in task_names:
             return None
+        if catalogue.file_hint(name):
+            raise WrongCall(f"{name} is a file; {catalogue.file_hint(name)}") from None
         if "/" in name or Path(name).exists():
             raise
         known_names = {*task_names, *METHODS.references(), *shelf.names()}
@@ -332,6 +335,7 @@ def _task(name: str, sheet: Path | None, split: str, force: bool, offline: bool)
         "title": described.title,
         "kind": described.kind,
         "classes": described.classes,
+        **(_describe_own(task) if task is not None and entry is None else {}),
         **{part: described.sizes.get(part) for part in SPLITS},
         **(
             {"metric": described.metric}
@@ -348,6 +352,29 @@ def _task(name: str, sheet: Path | None, split: str, force: bool, offline: bool)
 
         row["path"] = str(write_sheet(task, sheet, split=split, force=force))
     return row
+
+
+def _describe_own(task: Task) -> Row:
+    """Return the classes of the user's data, and the columns of texts in a table."""
+    names: Row = {"class_names": list(task.class_names)}
+    if not task.text_columns:
+        return names
+    return {
+        **names,
+        "text_columns": list(task.text_columns),
+        "pairs": len(task.text_columns) > 1,
+        "label_column": task.label_column,
+    }
+
+
+def _shorten_classes(row: Row) -> Row:
+    """Return the row with the first of many classes, and without empty lists."""
+    if "class_names" not in row:
+        return {key: value for key, value in row.items() if value != []}
+    names = row["class_names"]
+    more = [f"... ({len(names) - MAX_CLASSES:,} more)"] if len(names) > MAX_CLASSES else []
+    short = {**row, "class_names": [*names[:MAX_CLASSES], *more]}
+    return {key: short[key] for key in row if short[key] != []}
 
 
 def complete_names(

@@ -505,6 +505,11 @@ def _nothing_at(name: str) -> WrongCall:
         return WrongCall(f"no file or folder {name}; did you mean hf-hub:{name}?")
     if nearest(name, ["bundled"]):
         return WrongCall(f"no file or folder {name}; did you mean bundled?")
+    from learngene_zoo.artifacts import shelf
+
+    card = nearest(name, [card for card in shelf.names() if card.startswith("ancestry-")])
+    if card and name.startswith("ancestry"):
+        return WrongCall(f"no file or folder {name}; did you mean {card}?")
     close = nearest(name, [listed for kind in families() for listed in kind.architectures])
     hint = f"; did you mean timm:{close}?" if close else " to open as an ancestry model"
     return WrongCall(f"no file or folder {name}{hint}")

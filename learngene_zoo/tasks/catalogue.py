@@ -28,6 +28,7 @@ DEFAULT_TASKS = ("objects", "signs", "glyphs")  # the tasks that an extraction t
 DEFAULT_TARGET = "digits"
 SOURCE_TASK = "forms"  # the task of the bundled ancestry model's training
 TABLES = {"parquet": ".parquet", "csv": ".csv", "jsonl": ".jsonl"}
+KIND_OF = {suffix: kind for kind, suffix in TABLES.items()} | {".tsv": "csv", ".ndjson": "jsonl"}
 OWN_DATA_FORMS = (
     "folder:PATH, parquet:PATH, csv:PATH, jsonl:PATH, hf:org/name[:config], or a stream: "
     "wds:PATTERN, hf-stream:org/name[:config]"
@@ -374,9 +375,22 @@ def _check_location(reference: str) -> None:
     # The columns may follow after a colon, as in csv:reviews.csv:text=body.
     table = Path(os.path.expanduser(COLUMNS.sub("", rest)))
     if kind in TABLES and rest and not (path.exists() or table.exists()):
+        _check_options(reference, rest)
         raise BadData(
             f"there is no file or folder {table}; give a {TABLES[kind]} file or a folder of them"
         )
+
+
+def _check_options(reference: str, rest: str) -> None:
+    """Raise `WrongCall` for an unknown option after the path of a table that exists."""
+    path, _, options = rest.rpartition(":")
+    keys = [pair.partition("=")[0] for pair in options.split(",")]
+    unknown_key = next((key for key in keys if key not in ("text", "label")), None)
+    if not path or "=" not in options or not Path(os.path.expanduser(path)).exists():
+        return
+    if unknown_key is not None:
+        raise WrongCall(f"{reference}: unknown option {unknown_key!r}; expected text= or label=")
+    raise WrongCall(f"{reference}: expected text=COLUMN or label=COLUMN, got {options}")
 
 
 def folder_hint(name: str) -> str:
@@ -388,6 +402,12 @@ def folder_hint(name: str) -> str:
     )
 
 
+def file_hint(name: str) -> str:
+    """Return a hint to write csv:FILE if there is a table with this name, else ""."""
+    kind = KIND_OF.get(Path(name).suffix)
+    return f"did you mean {kind}:{shell_word(name)}?" if kind and Path(name).is_file() else ""
+
+
 def say_notes(tasks: Iterable[Task], run: Run) -> None:
     """Print the notes on a user's data, such as which files are left out, one line each."""
     for task in tasks:
@@ -396,8 +416,8 @@ def say_notes(tasks: Iterable[Task], run: Run) -> None:
 
 
 def _nearest(name: str, names: Sequence[str]) -> str:
-    """Return the error message for an unknown task, with the folder or task that may be meant."""
-    hint = folder_hint(name)
+    """Return the error message for an unknown task, with the name that may be meant."""
+    hint = folder_hint(name) or file_hint(name)
     if hint or nearest(name, names) is None:
         return f"no task named {name!r}; {hint or 'see `lgzoo list tasks`'}"
     return str(unknown("task", name, names))

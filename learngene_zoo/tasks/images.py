@@ -4,6 +4,8 @@ The size in a file's header is checked before anything is decoded. Of an animati
 frame is used.
 """
 
+from __future__ import annotations
+
 import io
 import math
 import re
@@ -14,13 +16,15 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from learngene_zoo.errors import BadData
 from learngene_zoo.tasks.task import Sample, Samples
+
+if TYPE_CHECKING:
+    import torch
 
 SUFFIXES = frozenset(
     {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
@@ -132,6 +136,8 @@ def decode_image(image: Any, where: str) -> torch.Tensor:
 
     Raises `BadData` that names `where`.
     """
+    import torch
+
     return torch.from_numpy(_read(image, where, _convert_to_rgb)).permute(2, 0, 1).contiguous()
 
 
@@ -178,6 +184,8 @@ def decode_mask(image: Any, where: str) -> torch.Tensor:
 
     Raises `BadData` that names `where`.
     """
+    import torch
+
     values_HW = decode_indices(image, where)
     if values_HW.ndim == 3 or values_HW.max(initial=0) > 255:
         raise BadData(

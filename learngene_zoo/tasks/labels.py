@@ -5,7 +5,7 @@ element. A column `split` divides a table that is not divided yet.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ FRACTIONS = ("float16", "halffloat", "float32", "float", "float64", "double")
 LABEL_TYPES = frozenset((*INTEGERS, *FRACTIONS, "string", "large_string", "string_view", "bool"))
 EXPECTED = "integers, text or a ClassLabel, one per row"
 SPLIT_COLUMN = "split"
+NAMING = ("csv", "jsonl", "parquet")  # the data whose columns can be named, see `task.COLUMNS`
 
 
 def find_scalar(kind: Any) -> Any:
@@ -65,14 +66,20 @@ def read_label(value: Any) -> int | str | bool:
     raise ValueError(f"holds a {type(value).__name__}; store {EXPECTED}")
 
 
-def read_labels(values: Iterable[Any], column: str, name: str) -> list[int | str | bool]:
-    """Return the labels of a column's rows. Raises `BadData` that names the row."""
+def name_row(table: Any, name: str, row: int) -> str:
+    """Return the name of a row in errors: its line in a file, or its number in the table `name`."""
+    where = getattr(table, "where", None)
+    return f"{name} row {row}" if where is None else str(where[row])
+
+
+def read_labels(table: Any, column: str, name: str) -> list[int | str | bool]:
+    """Return the labels of a table's rows. Raises `BadData` that names the row."""
     labels = []
-    for row, value in enumerate(values):
+    for row, value in enumerate(table.with_format(None)[column][:] if len(table) else []):
         try:
             labels.append(read_label(value))
         except ValueError as error:
-            raise BadData(f"{name} row {row}: column {column!r} {error}") from None
+            raise BadData(f"{name_row(table, name, row)}: column {column!r} {error}") from None
     return labels
 
 
@@ -123,7 +130,12 @@ def refuse_label_columns(features: Mapping[str, Any], name: str) -> BadData:
         return BadData(
             f"{name}: column {odd!r} is of type {describe_type(features[odd])}; store {EXPECTED}"
         )
-    return BadData(f"{name} has no label column, only {', '.join(features)}; call it 'label'")
+    kind = name.partition(":")[0]
+    named = f", or name another one: {kind}:PATH:label=NAME" if kind in NAMING else ""
+    header = " (the first row is read as the header)" if kind == "csv" else ""
+    return BadData(
+        f"{name} has no label column, only {', '.join(features)}; call it 'label'{named}{header}"
+    )
 
 
 def divide_tables(name: str, tables: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
@@ -142,8 +154,8 @@ def divide_tables(name: str, tables: Mapping[str, Any]) -> tuple[dict[str, Any],
         odd = next((row for row, value in enumerate(values) if len(roles[value]) != 1), None)
         if odd is not None:
             raise BadData(
-                f"{name} row {odd}: column {SPLIT_COLUMN!r} says {values[odd]!r}; expected train, "
-                "validation or test"
+                f"{name_row(table, name, odd)}: column {SPLIT_COLUMN!r} says {values[odd]!r}; "
+                "expected train, validation or test"
             )
         parts = np.array([roles[value][0] for value in values])
         if len(tables) == 1:
@@ -151,8 +163,8 @@ def divide_tables(name: str, tables: Mapping[str, Any]) -> tuple[dict[str, Any],
         if (parts != split).any():
             row = int(np.flatnonzero(parts != split)[0])
             raise BadData(
-                f"{name} {split} row {row}: column {SPLIT_COLUMN!r} says {parts[row]}; correct it "
-                "or the file's name"
+                f"{name_row(table, f'{name} {split}', row)}: column {SPLIT_COLUMN!r} says "
+                f"{parts[row]}; correct it or the file's name"
             )
         divided[split] = table
     unused = any(find_split_column(table) for table in tables.values()) and len(tables) == 1

@@ -13,18 +13,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import takewhile
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
-import torch
-from torch.nn import functional
 
 from learngene_zoo.errors import BadData
 from learngene_zoo.families.spec import USUAL_VIEW, InputFormat
 from learngene_zoo.seeds import interleave_classes
 from learngene_zoo.tasks.images import decode_samples
 from learngene_zoo.tasks.task import SPLITS, Sample, Samples, Split, Task
-from learngene_zoo.tasks.transforms import fit_images
+
+if TYPE_CHECKING:
+    import torch
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 # The words that name a split, in `datasets` and in the names of archives. Used by
@@ -60,6 +60,9 @@ class PixelSplit:
 
     def __getitems__(self, indices: Sequence[int]) -> torch.Tensor:
         """Return the images at these indices, uint8 (N, 3, H, W)."""
+        import torch
+        from torch.nn import functional
+
         chosen = self.images[torch.as_tensor(np.asarray(indices, dtype=np.int64))]
         if self.border:
             chosen = functional.pad(chosen, (self.border,) * 4)
@@ -477,6 +480,8 @@ class FittedSplit:
 
     def __getitems__(self, indices: Sequence[int]) -> list[torch.Tensor]:
         """Return the images in this order."""
+        from learngene_zoo.tasks.transforms import fit_images
+
         missing = [index for index in dict.fromkeys(indices) if index not in self.images]
         if missing:
             read = self.split.__getitems__(missing)

@@ -117,7 +117,7 @@ def label_rows(
     """
     listed = read_listed_classes(splits, label, name)
     values = {
-        split: _read_values(table, label, f"{name} {split}") for split, table in splits.items()
+        split: read_labels(table, label, f"{name} {split}") for split, table in splits.items()
     }
     class_names = listed or list_classes(name, values)
     number = {text: index for index, text in enumerate(class_names)}
@@ -239,10 +239,6 @@ def read_listed_classes(tables: Mapping[str, Any], label: str, name: str) -> tup
                 f"{name}: the classes of {split} and train differ; give both the same list"
             )
     return listed
-
-
-def _read_values(table: Any, label: str, name: str) -> list[Any]:
-    return read_labels(table.with_format(None)[label][:] if len(table) else [], label, name)
 
 
 def make_rows(table: Any, image: str, name: str, folders: tuple[Path, ...] = ()) -> TableRows:

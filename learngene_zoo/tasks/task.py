@@ -124,6 +124,9 @@ class Task:
     revision: str | None = None
     sizes: Mapping[str, int]  # number of images or texts in train, validation and test
     notes: tuple[str, ...] = ()  # for users of the data
+    # Of texts in a table: the column of the texts, or the two of pairs, and that of the labels
+    text_columns: tuple[str, ...] = ()
+    label_column: str | None = None
     open_split: Callable[[str], Split] = field(repr=False, compare=False)
     # see tasks.loader
     open_stream: Callable[[str], Stream] | None = field(default=None, repr=False, compare=False)

@@ -352,6 +352,7 @@ def test_pickles_are_refused(tmp_path: Path, suffix: str) -> None:
     [
         ("deit_base_patch16_224", "did you mean timm:deit_base_patch16_224?"),
         ("deit_bas_patch16_224", "did you mean timm:deit_base_patch16_224?"),
+        ("ancestry-word", "did you mean ancestry-words?"),
         ("timm/vit_tiny", "did you mean hf-hub:timm/vit_tiny?"),
         ("hfhub:timm/vit_tiny", "no source of ancestry models named 'hfhub'; did you mean hf-hub?"),
         ("./nowhere", "no file or folder nowhere to open"),

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,7 @@ import pytest
 
 from learngene_zoo.errors import BadData, WrongCall, ZooError
 from learngene_zoo.tasks import hub_data
-from learngene_zoo.tasks.catalogue import locate_task, open_task
+from learngene_zoo.tasks.catalogue import check_name, locate_task, open_task
 from learngene_zoo.tasks.first_row import first_row
 from learngene_zoo.tasks.splits import ensure_validation
 from learngene_zoo.tasks.task import Task, stamp_task
@@ -166,6 +169,35 @@ def test_validation_and_unlabelled_texts(tmp_path: Path) -> None:
     assert "8 test texts" in plain.notes[-1]
 
 
+def show(*words: str) -> tuple[str, set[str]]:
+    """Return the output of `lgzoo show` in another process, and the modules that it imports."""
+    code = (
+        "import atexit, sys; atexit.register(lambda: print('LOADED', *sys.modules));"
+        "from learngene_zoo.cli.main import main; main(sys.argv[1:], standalone_mode=False)"
+    )
+    command = [sys.executable, "-c", code, "show", *words]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    printed, _, modules = done.stdout.partition("LOADED")
+    return printed, set(modules.split())
+
+
+def test_a_table_is_shown_with_its_columns_and_without_heavy_imports(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "a.csv", header="body,stars")
+    printed, modules = show(f"csv:{path}:text=body,label=stars", "--json")
+    row = json.loads(printed)
+    assert row["class_names"] == ["no", "yes"]
+    assert (row["text_columns"], row["pairs"], row["label_column"]) == (["body"], False, "stars")
+    assert not modules & {"torch", "datasets", "pandas", "pyarrow"}
+    path = tmp_path / "a.jsonl"
+    lines = [{"premise": "a", "hypothesis": "b", "label": n % 12} for n in range(60)]
+    path.write_text("\n".join(map(json.dumps, lines)))
+    printed, modules = show(f"jsonl:{path}")
+    assert "premise,hypothesis" in " ".join(printed.split())
+    assert "8,9,... (2 more)" in " ".join(printed.split())
+    assert not modules & {"torch", "datasets", "pandas", "pyarrow"}
+
+
 # Wrong input.
 
 
@@ -174,16 +206,39 @@ def test_empty_texts_are_named(tmp_path: Path) -> None:
     lines = path.read_text().split("\n")
     lines[4] = '"  ",yes'
     path.write_text("\n".join(lines))
-    with pytest.raises(BadData, match=r"a\.csv train row 3 is empty"):
+    with pytest.raises(BadData, match=r"a\.csv line 5 is empty"):
         open_task(f"csv:{path}")
     lines[5] = ",no"
     path.write_text("\n".join(lines))
-    with pytest.raises(BadData, match=r"row 3 is empty \(2 of 40 are\)"):
+    with pytest.raises(BadData, match=r"line 5 is empty \(2 of 40 are\)"):
         open_task(f"csv:{path}")
     folder = write_folder(tmp_path / "folder")
     (folder / "pos" / "3.txt").write_text("\n")
     with pytest.raises(BadData, match=r"pos/3\.txt is empty"):
         open_task(f"folder:{folder}")
+
+
+def test_rows_are_named_by_their_lines(tmp_path: Path) -> None:
+    """A header, blank lines, texts of several lines, further files and splits are counted."""
+    path = tmp_path / "a.csv"
+    rows = [f'"{n}\nx",{n % 2},{("train", "test")[n > 9]}\n' for n in range(20)]
+    path.write_text("text,label,split\n\n" + "".join(rows) + "y,,test\n")
+    with pytest.raises(BadData, match=r"a\.csv line 43: column 'label' is empty"):
+        open_task(f"csv:{path}")
+    path.write_text("text,label,split\n" + "".join(rows) + "y,1,odd\n")
+    with pytest.raises(BadData, match=r"a\.csv line 42: column 'split' says 'odd'"):
+        open_task(f"csv:{path}")
+    (tmp_path / "b").mkdir()
+    for name, text in (("b/train-0.csv", "z"), ("b/train-1.csv", "")):
+        write_csv(tmp_path / name)
+        with (tmp_path / name).open("a") as file:
+            file.write(f"\n{text},no\n")
+    with pytest.raises(BadData, match=r"train-1\.csv line 42 is empty"):
+        open_task(f"csv:{tmp_path / 'b'}")
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "a", "label": 0}\n\n{"text": "", "label": 1}\n')
+    with pytest.raises(BadData, match=r"a\.jsonl line 3 is empty"):
+        open_task(f"jsonl:{path}")
 
 
 def test_other_encodings_are_named(tmp_path: Path) -> None:
@@ -246,15 +301,22 @@ FILES = {
         "": "no rows",
         "text,label\n": "no rows",
         "text,text\na,b\n": "two columns 'text'",
-        "text,label\na,b,c\n": "row 0 has 3 cells",
+        "text,label\na,b,c\n": r"a\.csv line 2 has 3 cells",
         'text,label\n"a,b\n': "cannot be read as CSV",
         "label\n1\n2\n": "no column of texts",
+        "text;label\na;1\nb, c, d;2\n": r"a\.csv looks separated by ';'; separate its cells by com",
+        'text;label\n"a, b";1\n"c\n;d";2\n': "looks separated by ';'",
+        "text\tlabel\na\t1\n": r"separated by tabs; .* by commas, or tabs in a \.tsv file",
+        "text|label\na|1\n": r"separated by '\|'",
+        "a text,python\nanother,c\n": r"no label column, only a text, python; call it 'label', or "
+        r"name another one: csv:PATH:label=NAME \(the first row is read as the header\)",
     },
+    "a.tsv": {"text,label\na,1\n": "separated by ','; separate its cells by tabs"},
     "a.jsonl": {
         "": "no rows",
-        "{": "row 0 is not JSON",
-        "[1]": "row 0 is not an object",
-        '{"text": "a", "label": 0}\n{"text": "b"}': "do not both have 'label'",
+        "{": "line 1 is not JSON",
+        "[1]": "line 1 is not an object",
+        '{"text": "a", "label": 0}\n{"text": "b"}': "line 2 and line 1 do not both have 'label'",
         '{"text": "a", "label": 0}\n{"text": 3, "label": 1}': "several types",
     },
 }
@@ -269,8 +331,33 @@ def test_wrong_files_are_refused_in_one_line(
 ) -> None:
     (tmp_path / name).write_text(content)
     with pytest.raises(BadData, match=message) as error:
-        open_task(f"{name.partition('.')[2]}:{tmp_path / name}")
+        open_task(f"{'jsonl' if name == 'a.jsonl' else 'csv'}:{tmp_path / name}")
     assert "\n" not in str(error.value)
+
+
+def test_a_first_text_with_another_separator_is_no_header_of_several_cells(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("one; two\n" + "three\n" * 20)
+    assert open_images(f"csv:{path}").sizes["train"] == 18
+
+
+def test_unknown_options_and_missing_kinds_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_csv(tmp_path / "texts.csv")
+    with pytest.raises(WrongCall, match="unknown option 'txt'; expected text= or label="):
+        check_name("csv:texts.csv:txt=text")
+    with pytest.raises(WrongCall, match="expected text=COLUMN or label=COLUMN, got text="):
+        check_name("csv:texts.csv:text=")
+    with pytest.raises(BadData, match=r"no file or folder none\.csv:txt=text"):
+        check_name("csv:none.csv:txt=text")
+    for name, kind in (("texts.csv", "csv"), ("a.jsonl", "jsonl"), ("a.parquet", "parquet")):
+        (tmp_path / name).touch()
+        with pytest.raises(WrongCall, match=rf"did you mean {kind}:{name}\?"):
+            check_name(name)
+    with pytest.raises(WrongCall, match="see `lgzoo list tasks`"):
+        check_name("none.csv")
 
 
 def test_wrong_folders_are_refused(tmp_path: Path) -> None:

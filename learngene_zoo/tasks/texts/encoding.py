@@ -12,7 +12,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from learngene_zoo.errors import BadData, BadFile, Unavailable
 from learngene_zoo.families.text_format import (
@@ -135,6 +134,8 @@ class Encoder:
         Raises:
             BadData: for a text without any token.
         """
+        import torch
+
         encoded = [self.encode(text) for text in texts]
         for (ids, _), name in zip(encoded, where, strict=True):
             if not ids:

@@ -18,10 +18,12 @@ from learngene_zoo.errors import BadData, WrongCall, explain_os_error
 from learngene_zoo.storage import parse_json
 from learngene_zoo.tasks.tables import find_files, load_parquet, stamp_files, task_of_tables
 from learngene_zoo.tasks.task import COLUMNS, Task
+from learngene_zoo.tasks.texts.lines import Lines, LineTable, infer_features, join_lines
 from learngene_zoo.tasks.texts.rows import decode_text
 from learngene_zoo.tasks.texts.tables import holds_texts, task_of_texts
 
 SUFFIXES = {"csv": (".csv", ".tsv"), "jsonl": (".jsonl", ".ndjson")}
+SEPARATORS = ",;\t|"  # that are recognised in a file which is separated by another one
 MAX_FIELD = 2**27  # characters of a cell; the csv module's limit of 131,072 is too small for texts
 Table = dict[str, list[Any]]
 
@@ -79,75 +81,128 @@ def open_rows(kind: str, reference: str) -> Task:
 def read_tables(kind: str, path: str) -> tuple[dict[str, Any], dict[str, list[str]]]:
     """Return the tables of CSV or JSONL files, and the files, by split."""
     files = find_files(Path(os.path.expanduser(path)), SUFFIXES[kind])
-    tables = {
-        split: _make_table(_join([READERS[kind](name) for name in names], names), names[0])
-        for split, names in files.items()
-    }
+    tables = {}
+    for split, names in files.items():
+        read = [READERS[kind](name) for name in names]
+        columns = _join([columns for columns, _ in read], names)
+        lines = join_lines(names, [numbers for _, numbers in read])
+        tables[split] = _make_table(columns, lines)
     return tables, files
 
 
-def _make_table(columns: Table, name: str) -> Any:
-    """Return a table of `datasets`. Raises `BadData` for values that it cannot store."""
+def _make_table(columns: Table, lines: Lines) -> LineTable:
+    """Return a table. Raises `BadData` for values that `datasets` cannot store."""
+    features = infer_features(columns)
+    if features is not None:
+        return LineTable(columns, features, lines)
     from datasets import Dataset
     from pyarrow import ArrowException
 
     try:
-        return Dataset.from_dict(columns)
+        table = Dataset.from_dict(columns)
     except (ArrowException, OverflowError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())[:160]
-        raise BadData(f"{name} cannot be stored as a table ({reason}); correct it") from None
+        raise BadData(
+            f"{lines.files[0]} cannot be stored as a table ({reason}); correct it"
+        ) from None
+    return LineTable(table[:], table.features, lines)
 
 
-def read_csv(path: str) -> Table:
-    """Return the columns of a CSV file with a header; those of .tsv are separated by tabs.
+def read_csv(path: str) -> tuple[Table, list[int]]:
+    """Return the columns of a CSV file with a header, and the lines in which its rows begin.
+
+    The columns of .tsv are separated by tabs.
 
     Raises `BadData` for a file that is not a table in UTF-8.
     """
-    limit = csv.field_size_limit(MAX_FIELD)
+    text, separator = _read(path), "\t" if path.endswith(".tsv") else ","
+    _check_separator(path, text, separator)
     try:
-        text = io.StringIO(_read(path), newline="")
-        rows = list(csv.reader(text, delimiter="\t" if path.endswith(".tsv") else ",", strict=True))
+        rows = _split_rows(text, separator, strict=True)
     except csv.Error as error:
         raise BadData(f"{path} cannot be read as CSV ({error}); correct its quotes") from None
-    finally:
-        csv.field_size_limit(limit)
-    rows = [row for row in rows if row]
-    header = rows[0] if rows else []
+    header = rows[0][1] if rows else []
     _check_header(path, header, len(rows) - 1)
-    for number, row in enumerate(rows[1:]):
+    for number, row in rows[1:]:
         if len(row) != len(header):
             raise BadData(
-                f"{path} row {number} has {len(row)} cells, and the header has {len(header)}; put "
+                f"{path} line {number} has {len(row)} cells, and the header has {len(header)}; put "
                 "texts that contain the separator into quotes"
             )
-    return {name: [row[index] for row in rows[1:]] for index, name in enumerate(header)}
+    columns = {name: [row[index] for _, row in rows[1:]] for index, name in enumerate(header)}
+    return columns, [number for number, _ in rows[1:]]
 
 
-def read_jsonl(path: str) -> Table:
-    """Return the columns of a file with one JSON object in each line, all with the same keys.
+def _split_rows(text: str, separator: str, strict: bool) -> list[tuple[int, list[str]]]:
+    """Return the first line and the cells of the rows that are not blank. Raises `csv.Error`."""
+    limit = csv.field_size_limit(MAX_FIELD)
+    try:
+        reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=strict)
+        rows, line = [], 1
+        for row in reader:
+            if row:
+                rows.append((line, row))
+            line = reader.line_num + 1
+        return rows
+    finally:
+        csv.field_size_limit(limit)
+
+
+def _check_separator(path: str, text: str, separator: str) -> None:
+    """Check that a header of one cell is not one of several with another separator.
+
+    Raises `BadData` if it is, and most rows have as many cells as the header.
+    """
+    header = text.lstrip().partition("\n")[0]
+    for other in () if separator in header else SEPARATORS:
+        if other not in header:
+            continue
+        try:
+            counts = [len(row) for _, row in _split_rows(text, other, strict=False)]
+        except csv.Error:
+            continue
+        if len(counts) > 1 and 2 * (counts.count(counts[0]) - 1) > len(counts) - 1:
+            name = repr(other) if other != "\t" else "tabs"
+            expected = "tabs" if separator == "\t" else "commas, or tabs in a .tsv file"
+            raise BadData(f"{path} looks separated by {name}; separate its cells by {expected}")
+
+
+def read_jsonl(path: str) -> tuple[Table, list[int]]:
+    """Return the columns of a file with one JSON object in each line, and the lines of its rows.
+
+    All objects have the same keys.
 
     Raises `BadData` for another content.
     """
     rows: list[dict[str, Any]] = []
-    for number, line in enumerate(line for line in _read(path).split("\n") if line.strip()):
+    numbers: list[int] = []
+    for number, line in enumerate(_read(path).split("\n"), 1):
+        if not line.strip():
+            continue
         try:
             row = parse_json(line.encode())
         except ValueError as error:
-            raise BadData(f"{path} row {number} is not JSON ({error}); correct it") from None
+            raise BadData(f"{path} line {number} is not JSON ({error}); correct it") from None
         if not isinstance(row, dict):
-            raise BadData(f"{path} row {number} is not an object; write {{...}} in each line")
+            raise BadData(f"{path} line {number} is not an object; write {{...}} in each line")
         if rows and row.keys() != rows[0].keys():
             odd = min(row.keys() ^ rows[0].keys())
-            raise BadData(f"{path} row {number} and row 0 do not both have {odd!r}; add it")
+            raise BadData(
+                f"{path} line {number} and line {numbers[0]} do not both have {odd!r}; add it"
+            )
         rows.append(row)
+        numbers.append(number)
     _check_header(path, list(rows[0]) if rows else [], len(rows))
     table = {name: [row[name] for row in rows] for name in rows[0]}
     for name, values in table.items():
         _check_types(path, name, values)
-    return table
+    return table, numbers
 
 
-READERS: Mapping[str, Callable[[str], Table]] = {"csv": read_csv, "jsonl": read_jsonl}
+READERS: Mapping[str, Callable[[str], tuple[Table, list[int]]]] = {
+    "csv": read_csv,
+    "jsonl": read_jsonl,
+}
 
 
 def _read(path: str) -> str:

@@ -99,7 +99,8 @@ def task_of_texts(
         name, splits, label, lambda split, table: read_rows(table, columns, f"{name} {split}")
     )
     notes = [*fields.get("notes", ()), *notes, *more_notes]
-    return task_of(name, labelled, class_names, **{**fields, "kind": "text", "notes": tuple(notes)})
+    fields = {**fields, "kind": "text", "notes": tuple(notes)}
+    return task_of(name, labelled, class_names, **fields, text_columns=columns, label_column=label)
 
 
 def find_label_column(features: Mapping[str, Any], name: str) -> str:
@@ -183,4 +184,4 @@ def read_rows(table: Any, columns: Sequence[str], name: str) -> TextRows:
     plain = table.with_format(None)
     parts = [[value or "" for value in plain[column][:]] for column in columns]
     texts: list[Text] = parts[0] if len(parts) == 1 else list(zip(*parts, strict=True))
-    return check_texts(TextRows(texts, name))
+    return check_texts(TextRows(texts, name, getattr(table, "where", None)))
