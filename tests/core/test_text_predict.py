@@ -80,3 +80,35 @@ def test_a_text_in_the_place_of_a_picture_is_told_of_the_option(word: str) -> No
     (error,) = errors_of(result)
     assert error.endswith("or for a model of texts --text TEXT")
     assert result.exit_code == 1
+
+
+@pytest.mark.parametrize("texts", [[""], [" ", "a cat\t"]])
+def test_empty_texts_are_refused_before_the_model_is_loaded(
+    texts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = []
+    monkeypatch.setattr(lifecycle.opening, "open_answering", lambda *_: loaded.append("model"))
+    result = call("predict", "model", *(word for text in texts for word in ("--text", text)))
+    assert (result.exit_code, loaded) == (1, [])
+    assert errors_of(result) == ["error: an empty text; write a text"]
+
+
+def test_one_empty_text_does_not_stop_the_others() -> None:
+    rows = predict("--text", "", "--text", "a cat")
+    assert ["error" in row for row in rows] == [True, False]
+
+
+def test_a_long_text_is_shortened_except_in_json() -> None:
+    text = "the cat sees a dog " * 30
+    (line,) = call("predict", "model", "--text", text).stdout.splitlines()
+    assert line.startswith(f"{text[:99]}…: ")
+    assert len(line) < 150
+    assert [row["text"] for row in predict("--text", text)] == [text]
+
+
+def test_a_comparison_of_models_of_texts_counts_texts() -> None:
+    result = call("compare", "model", "model", "--task", "csv:mine.csv")
+    assert result.exit_code == 0, result.stderr
+    assert " test texts of csv:mine.csv" in result.stdout
+    assert "these texts do not show which model is better" in result.stderr
+    assert "images" not in result.stdout + result.stderr

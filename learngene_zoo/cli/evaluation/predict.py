@@ -51,6 +51,8 @@ def predict(
             f"{missing[0]} does not exist; give an image or a folder of images, or for a model of "
             "texts --text TEXT"
         )
+    if text and not images and not any(map(_is_complete, text)):
+        raise BadData("an empty text; write a text")
     from learngene_zoo.training.predict import predict as predicted
 
     opened = lifecycle.opening.open_answering(named, job.run)
@@ -72,7 +74,7 @@ def predict(
             continue
         rows.append(_as_row(prediction, key))
         if is_first() and not job.as_json:
-            click.echo(printable(_line(prediction)))
+            click.echo(printable(_line(prediction, is_text)))
     if job.as_json:
         print_rows(rows, as_json=True)
     if broken < len(rows):
@@ -129,11 +131,17 @@ def _as_row(prediction: Prediction, key: str) -> dict[str, Any]:
     }
 
 
-def _line(prediction: Prediction) -> str:
+MAX_SHOWN_TEXT = 100  # characters of a text; --json prints all of them
+
+
+def _line(prediction: Prediction, is_text: bool) -> str:
+    name = prediction.image
+    if is_text and len(name) > MAX_SHOWN_TEXT:
+        name = f"{name[: MAX_SHOWN_TEXT - 1]}…"
     answers = (
         f"{name} {share:.3f}" for name, share in zip(prediction.classes, prediction.probabilities)
     )
-    return f"{prediction.image}: {', '.join(answers)}"
+    return f"{name}: {', '.join(answers)}"
 
 
 def _paths(images: Sequence[str], job: Job) -> Iterator[str]:
@@ -186,6 +194,12 @@ def _lines_of_stdin() -> Iterator[str]:
                 "its path instead of -"
             )
         yield line.rstrip("\n")
+
+
+def _is_complete(text: str) -> bool:
+    """Return whether a text, or both texts of a pair, are not blank."""
+    pair = _split_pair(text)
+    return all(map(str.strip, pair if isinstance(pair, tuple) else (pair,)))
 
 
 def _texts_of_stdin() -> Iterator[str]:
