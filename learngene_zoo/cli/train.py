@@ -259,10 +259,12 @@ def _facts(metrics: Mapping[str, Any]) -> dict[str, Any]:
 # Descriptions of `lifecycle.choose_rates` for --help.
 RATE = (
     f"{lifecycle.FINETUNE.lr:g} up to width {lifecycle.FULL_RATE}; wider "
-    f"{lifecycle.FINETUNE.lr * lifecycle.FULL_RATE:g}/width, or {lifecycle.INHERITED_LR:g} with "
-    f"layer decay {lifecycle.INHERITED_DECAY:g} if pretrained"
+    f"{lifecycle.FINETUNE.lr * lifecycle.FULL_RATE:g}/width, or {lifecycle.INHERITED_LR:g} if "
+    "pretrained"
 )
-DECAY = f"1; {lifecycle.INHERITED_DECAY:g} if pretrained and wider than {lifecycle.FULL_RATE}"
+DECAY = (
+    f"1; {lifecycle.INHERITED_DECAY:g} on images if pretrained and wider than {lifecycle.FULL_RATE}"
+)
 finetune_command = SettingsCommand(
     "finetune",
     callback=finetune,

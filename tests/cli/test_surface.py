@@ -127,6 +127,13 @@ def test_the_first_page_is_short_and_its_commands_are_right() -> None:
         assert all(word in text for word in words if word.startswith("--"))
 
 
+@pytest.mark.parametrize("name", ["finetune", "shrink"])
+def test_the_help_says_that_the_default_layer_decay_is_for_images(name: str) -> None:
+    text = " ".join(call(name, "--help").stdout.split())
+    assert "[default: 1; 0.75 on images if pretrained and wider than 96]" in text
+    assert "0.0001 if pretrained]" in text
+
+
 @pytest.mark.parametrize("name", ["", *sorted(TABLE), "extract lsamd", "plan pool", "expand lsamd"])
 def test_the_help_fits_80_columns(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")

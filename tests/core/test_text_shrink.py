@@ -64,7 +64,10 @@ def test_the_winner_is_what_the_verbs_make_by_hand(family: str) -> None:
     assert (table.noun, result.exported) == ("text", None)
     assert winner.params == result.model.cost().params <= BUDGET[family]
     assert {row.method for row in table.rows} >= {"original", "closed_form", "first_k"}
-    assert "ms of one text of the largest length" in Path("small.html").read_text()
+    page = Path("small.html").read_text()
+    assert "ms of one text of the largest length" in page
+    assert "on validation texts after fine-tuning" in page
+    assert "validation images" not in page
     names = {"layers": winner.layers, "width": winner.width}
     sizes = names if winner.width != SPECS[family].width else {"layers": winner.layers}
     method = METHODS.load(winner.method)

@@ -18,6 +18,8 @@ from learngene_zoo.cli.job import (
 )
 from learngene_zoo.cli.options import any_model_of, check_tasks
 from learngene_zoo.cli.sections import SettingsCommand
+from learngene_zoo.families.text_format import TextFormat
+from learngene_zoo.pretrained.timm_model import open_model
 from learngene_zoo.tasks.task import SPLITS
 
 if TYPE_CHECKING:
@@ -36,14 +38,16 @@ def compare(
     job = job_of(options)
     check_tasks(task)
     models = [any_model_of(named, offline=job.run.offline) for named in (first, second)]
+    first_model = open_model(models[0], offline=job.run.offline)
+    noun = "text" if isinstance(first_model.input_format, TextFormat) else "image"
     comparison = lifecycle.compare(
-        models[0], models[1], task=task, split=split, timed=latency, run=job.run
+        first_model, models[1], task=task, split=split, timed=latency, run=job.run
     )
     if job.as_json:
         print_row(_flat(first, second, comparison), as_json=True)
         return
     test = comparison.first.evaluation
-    title = f"{test.metric} on {test.images} {test.split} images of {test.task}"
+    title = f"{test.metric} on {test.images} {test.split} {noun}s of {test.task}"
     rows = [
         _contender(name, contender)
         for name, contender in ((first, comparison.first), (second, comparison.second))
@@ -51,7 +55,7 @@ def compare(
     print_rows(rows, False, title, drops=("latency", "flops", "params"))
     print_row({"difference (second less first)": _difference(comparison)}, as_json=False)
     if comparison.difference.low <= 0 <= comparison.difference.high:
-        say("the interval includes 0: these images do not show which model is better", job)
+        say(f"the interval includes 0: these {noun}s do not show which model is better", job)
 
 
 def _contender(name: str, contender: Contender) -> dict[str, Any]:

@@ -47,7 +47,12 @@ def predict(
     named = find_evaluated_model(model, "finetuned", offline=job.run.offline)
     missing = [word for word in images if word != "-" and not os.path.exists(word)]
     if images and len(missing) == len(images):  # before anything is loaded
-        raise BadData(f"{missing[0]} does not exist; give an image or a folder of images")
+        raise BadData(
+            f"{missing[0]} does not exist; give an image or a folder of images, or for a model of "
+            "texts --text TEXT"
+        )
+    if text and not images and not any(map(_is_complete, text)):
+        raise BadData("an empty text; write a text")
     from learngene_zoo.training.predict import predict as predicted
 
     opened = lifecycle.opening.open_answering(named, job.run)
@@ -69,7 +74,7 @@ def predict(
             continue
         rows.append(_as_row(prediction, key))
         if is_first() and not job.as_json:
-            click.echo(printable(_line(prediction)))
+            click.echo(printable(_line(prediction, is_text)))
     if job.as_json:
         print_rows(rows, as_json=True)
     if broken < len(rows):
@@ -126,11 +131,17 @@ def _as_row(prediction: Prediction, key: str) -> dict[str, Any]:
     }
 
 
-def _line(prediction: Prediction) -> str:
+MAX_SHOWN_TEXT = 100  # characters of a text; --json prints all of them
+
+
+def _line(prediction: Prediction, is_text: bool) -> str:
+    name = prediction.image
+    if is_text and len(name) > MAX_SHOWN_TEXT:
+        name = f"{name[: MAX_SHOWN_TEXT - 1]}…"
     answers = (
         f"{name} {share:.3f}" for name, share in zip(prediction.classes, prediction.probabilities)
     )
-    return f"{prediction.image}: {', '.join(answers)}"
+    return f"{name}: {', '.join(answers)}"
 
 
 def _paths(images: Sequence[str], job: Job) -> Iterator[str]:
@@ -145,17 +156,21 @@ def _paths(images: Sequence[str], job: Job) -> Iterator[str]:
 
 
 def _texts(texts: Sequence[str], words: Sequence[str]) -> Iterator[str | tuple[str, str]]:
-    """Yield texts: those named, the contents of files, for `-` the lines of stdin.
+    """Yield texts: those given, the contents of files, for `-` the lines of stdin.
 
     Of a pair a tab separates the two texts.
     """
     from learngene_zoo.tasks.texts.rows import decode_text
 
     for text in texts:
-        yield _split_pair(text)
+        if text == "-":
+            yield from map(_split_pair, _texts_of_stdin())
+            continue
+        # Bytes of the command line that are not UTF-8 are surrogates, which no tokenizer takes.
+        yield _split_pair(decode_text(text.encode("utf-8", "surrogatepass"), "--text"))
     for word in words:
         if word == "-":
-            yield from map(_split_pair, _lines_of_stdin())
+            yield from map(_split_pair, _texts_of_stdin())
         elif Path(word).suffix.lower() == ".txt" and Path(word).is_file():
             yield _split_pair(decode_text(Path(word).read_bytes(), word).strip())
         else:
@@ -179,6 +194,25 @@ def _lines_of_stdin() -> Iterator[str]:
                 "its path instead of -"
             )
         yield line.rstrip("\n")
+
+
+def _is_complete(text: str) -> bool:
+    """Return whether a text, or both texts of a pair, are not blank."""
+    pair = _split_pair(text)
+    return all(map(str.strip, pair if isinstance(pair, tuple) else (pair,)))
+
+
+def _texts_of_stdin() -> Iterator[str]:
+    """Yield the lines that are not blank. Raises `BadData` at the first that is not in UTF-8."""
+    from learngene_zoo.tasks.texts.rows import decode_text
+
+    # As bytes, so that the encoding of the terminal has no effect, as with files.
+    for number, line in enumerate(sys.stdin.buffer, start=1):
+        text = decode_text(line, f"line {number} of stdin").rstrip("\r\n")
+        if "\0" in text:
+            raise WrongCall("stdin is not text; - expects texts in UTF-8, one per line")
+        if text.strip():
+            yield text
 
 
 def _list_below(folder: str, job: Job) -> Sequence[str]:

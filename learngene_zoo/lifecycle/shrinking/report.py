@@ -90,7 +90,7 @@ def describe_picture(table: ShrinkTable) -> str:
     bars = "Points with bars are {} with 95 % intervals; models of similar size are moved apart."
     if table.task is None:
         return f"{bars.format('R² before healing')} Stars are R² after healing."
-    stars = f"Stars are the {table.metric} on validation images after fine-tuning."
+    stars = f"Stars are the {table.metric} on validation {table.noun}s after fine-tuning."
     return f"{bars.format('linear probes')} {stars}"
 
 

@@ -1,0 +1,114 @@
+"""`predict` and `compare` of models of texts: where texts come from, and messages."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from text_models_toy import GPT2, WORDS, write_tokenizer
+
+from learngene_zoo import lifecycle
+from learngene_zoo.cli.main import main
+from learngene_zoo.families.tensors import initial, model_of
+from learngene_zoo.runs.run import Run
+
+pytest.importorskip("transformers")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write labelled texts, and a model for them with a head of random weights."""
+    folder = tmp_path_factory.mktemp("texts")
+    ancestry, table = folder / "ancestry", folder / "mine.csv"
+    spec = GPT2.with_(classes=0)
+    model_of(spec, initial(spec, 0, "fan_in")).transformer.save_pretrained(ancestry)  # type: ignore[union-attr,operator]
+    write_tokenizer(ancestry)
+    texts = [f"{a} {b} {c}" for a in WORDS[4:7] for b in WORDS[2:9] for c in WORDS[3:9]]
+    rows = [f"{text},{'yes' if 'dog' in text else 'no'}" for text in texts]
+    table.write_text("\n".join(["text,label", *rows]))
+    run = Run(threads=1)
+    lifecycle.extract("first_k", ancestries=str(ancestry), out=folder / "gene", run=run)
+    lifecycle.expand(folder / "gene", layers=2, task=f"csv:{table}", out=folder / "model", run=run)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def place(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+
+
+def call(*words: str, stdin: bytes | str = "") -> Result:
+    return CliRunner().invoke(main, [*words, "--threads", "1"], input=stdin)
+
+
+def predict(*words: str, stdin: bytes | str = "") -> list[dict[str, Any]]:
+    result = call("predict", "model", *words, "--json", stdin=stdin)
+    assert result.stdout, result.stderr
+    return json.loads(result.stdout)
+
+
+def errors_of(result: Result) -> list[str]:
+    return [line for line in result.stderr.splitlines() if line.startswith("error")]
+
+
+@pytest.mark.parametrize("words", [["-"], ["--text", "-"]])
+def test_a_hyphen_is_the_lines_of_stdin(words: list[str]) -> None:
+    rows = predict(*words, stdin="the cat sees\r\n\na dog\n")
+    assert [row["text"] for row in rows] == ["the cat sees", "a dog"]
+
+
+@pytest.mark.parametrize(
+    ("words", "stdin", "said"),
+    [
+        (["-"], b"a cat\ncaf\xe9 latin\n", "error: line 2 of stdin is not text in UTF-8 (byte 3)"),
+        (["-"], b"a\0 \0c\0", "error: stdin is not text; - expects texts in UTF-8, one per line"),
+        (["--text", "caf\udce9"], b"", "error: --text is not text in UTF-8 (byte 3)"),
+    ],
+)
+def test_texts_in_another_encoding_are_refused(words: list[str], stdin: bytes, said: str) -> None:
+    result = call("predict", "model", *words, stdin=stdin)
+    assert (len(errors_of(result)), result.stdout) == (1, "")
+    assert errors_of(result)[0].startswith(said)
+
+
+@pytest.mark.parametrize("word", ["the cat sees", "photo.png"])
+def test_a_text_in_the_place_of_a_picture_is_told_of_the_option(word: str) -> None:
+    result = call("predict", "model", word)
+    (error,) = errors_of(result)
+    assert error.endswith("or for a model of texts --text TEXT")
+    assert result.exit_code == 1
+
+
+@pytest.mark.parametrize("texts", [[""], [" ", "a cat\t"]])
+def test_empty_texts_are_refused_before_the_model_is_loaded(
+    texts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = []
+    monkeypatch.setattr(lifecycle.opening, "open_answering", lambda *_: loaded.append("model"))
+    result = call("predict", "model", *(word for text in texts for word in ("--text", text)))
+    assert (result.exit_code, loaded) == (1, [])
+    assert errors_of(result) == ["error: an empty text; write a text"]
+
+
+def test_one_empty_text_does_not_stop_the_others() -> None:
+    rows = predict("--text", "", "--text", "a cat")
+    assert ["error" in row for row in rows] == [True, False]
+
+
+def test_a_long_text_is_shortened_except_in_json() -> None:
+    text = "the cat sees a dog " * 30
+    (line,) = call("predict", "model", "--text", text).stdout.splitlines()
+    assert line.startswith(f"{text[:99]}…: ")
+    assert len(line) < 150
+    assert [row["text"] for row in predict("--text", text)] == [text]
+
+
+def test_a_comparison_of_models_of_texts_counts_texts() -> None:
+    result = call("compare", "model", "model", "--task", "csv:mine.csv")
+    assert result.exit_code == 0, result.stderr
+    assert " test texts of csv:mine.csv" in result.stdout
+    assert "these texts do not show which model is better" in result.stderr
+    assert "images" not in result.stdout + result.stderr
