@@ -75,7 +75,7 @@ def test_texts_in_another_encoding_are_refused(words: list[str], stdin: bytes, s
 
 
 @pytest.mark.parametrize("word", ["the cat sees", "photo.png"])
-def test_a_text_in_the_place_of_a_picture_is_told_of_the_option(word: str) -> None:
+def test_the_message_for_a_text_given_as_a_picture_names_the_option(word: str) -> None:
     result = call("predict", "model", word)
     (error,) = errors_of(result)
     assert error.endswith("or for a model of texts --text TEXT")
