@@ -185,7 +185,7 @@ def predict(
     batch_size: int = 32,
     run: Run | None = None,
 ) -> list[Prediction]:
-    """Return the most probable classes of each picture.
+    """Return the most probable classes of each picture or text.
 
     Args:
         model: any model that `evaluate` takes.

@@ -169,7 +169,9 @@ def finetune(
     decay = usual_decay if recipe is None and preset is None else named.recipe.layer_decay
     usual_settings: dict[str, Any] = {"lr": rate, "layer_decay": decay}
     if data.is_text:
-        usual_settings |= {"augment": "none", "layer_decay": 1.0}
+        usual_settings["augment"] = "none"
+        if recipe is None:
+            usual_settings["layer_decay"] = 1.0
     recipe, tuning, _ = _named_settings(replace(named.recipe, **usual_settings), tuning, settings)
     if data.is_text:
         check_text_recipe(recipe)
