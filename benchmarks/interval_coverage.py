@@ -82,7 +82,8 @@ def measure_coverage(effects: str, tasks: int, seeds: int, spread: float) -> dic
     generator = np.random.default_rng(
         [tasks, seeds, round(10 * spread), list(EFFECTS).index(effects)]
     )
-    draw_effects, students, ours, widths = EFFECTS[effects], 0, 0, ([], [])  # type: ignore[var-annotated]
+    draw_effects, students, ours = EFFECTS[effects], 0, 0
+    widths: tuple[list[float], list[float]] = ([], [])
     for _ in range(TABLES):
         table = draw_effects(generator, (tasks, 1)) + spread * draw_effects(generator, (1, seeds))
         estimated = estimate((table + REST * generator.normal(size=(tasks, seeds))).tolist())

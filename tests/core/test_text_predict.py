@@ -24,7 +24,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("texts")
     ancestry, table = folder / "ancestry", folder / "mine.csv"
     spec = GPT2.with_(classes=0)
-    model_of(spec, initial(spec, 0, "fan_in")).transformer.save_pretrained(ancestry)  # type: ignore[union-attr,operator]
+    module: Any = model_of(spec, initial(spec, 0, "fan_in"))
+    module.transformer.save_pretrained(ancestry)
     write_tokenizer(ancestry)
     texts = [f"{a} {b} {c}" for a in WORDS[4:7] for b in WORDS[2:9] for c in WORDS[3:9]]
     rows = [f"{text},{'yes' if 'dog' in text else 'no'}" for text in texts]
