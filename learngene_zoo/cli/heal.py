@@ -77,6 +77,8 @@ def _list_facts(metrics: Mapping[str, Any]) -> dict[str, Any]:
 
 def _describe_kept(metrics: Mapping[str, Any], lr: float) -> str:
     """Return which epoch is kept, with its results; if it is the start, with advice."""
+    if metrics["epochs"] == 0:
+        return "no epoch was trained: the model is as before"
     if metrics["kept_epoch"] == 0:
         return (
             "no epoch has a better result than the model before training, which is kept (try a "

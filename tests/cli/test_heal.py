@@ -89,3 +89,9 @@ def test_a_training_that_diverges_at_once_fails_and_leaves_the_start(
     assert "warning: the training diverged: the loss patches is nan at step 1 of 4;" in (
         result.stderr
     )
+
+
+def test_without_an_epoch_no_learning_rate_is_advised(place: Path) -> None:
+    result = call("heal", "--images", "folder:flat", *BRIEF, "--epochs", "0")
+    assert "no epoch was trained: the model is as before" in result.stderr
+    assert "try a smaller --lr" not in result.stderr
