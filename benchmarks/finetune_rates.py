@@ -17,7 +17,7 @@ DINOV2` writes; the tasks must be installed (`lgzoo show clipart` prints how).
     python benchmarks/finetune_rates.py --table    write the tables from the results
 
 Results: benchmarks/results/finetune_rates.jsonl.
-Page: docs/training.md.
+Page: docs/results/finetuning.md.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def main() -> None:
         ("finetune-rates", make_table(rows)),
         ("kept-epoch", make_rule_table(rows)),
     ):
-        replace_between(DOCS / "training.md", name, table)
+        replace_between(DOCS / "results" / "finetuning.md", name, table)
         print(f"{table}\n")
 
 

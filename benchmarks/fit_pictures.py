@@ -11,7 +11,7 @@ Command: DINOV2 is a folder that `python benchmarks/real_ancestries.py dinov2-sm
     python benchmarks/fit_pictures.py --ancestry DINOV2 [--pixels 112]
 
 Results: only the table.
-Page: docs/training.md.
+Page: docs/results/finetuning.md.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def main() -> None:
             cells.append(f"{100 * is_right_N.mean():.1f} [{100 * low:.1f}, {100 * high:.1f}]")
         lines.append(f"| {name} | {len(is_right_N)} | {' | '.join(cells)} |")
         print(lines[-1], flush=True)
-    replace_between(DOCS / "training.md", "fit-pictures", "\n".join(lines))
+    replace_between(DOCS / "results" / "finetuning.md", "fit-pictures", "\n".join(lines))
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ DINOV2` writes. On a GPU: BENCHMARK_DEVICE=cuda.
     python benchmarks/heal_images.py --table    write the table from the results
 
 Results: benchmarks/results/heal_images.jsonl.
-Page: docs/heal.md.
+Page: docs/results/heal.md.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def main() -> None:
         cells = find_missing(ROWS, list_cells("dinov2" if args.ancestry else "bundled"), args.only)
         measure_cells(ROWS, cells, measure_cell, args.workers, args.ancestry)
     table = make_table(read_rows(ROWS))
-    replace_between(DOCS / "heal.md", "heal-images", table)
+    replace_between(DOCS / "results" / "heal.md", "heal-images", table)
     print(table)
 
 

@@ -17,7 +17,7 @@ BENCHMARK_DEVICE=cuda.
     python benchmarks/heal_models.py --table    write the table from the results
 
 Results: benchmarks/results/heal_models.jsonl.
-Page: docs/heal.md.
+Page: docs/results/heal.md.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def main() -> None:
         cells = find_missing(ROWS, list_cells(), args.only)
         measure_cells(ROWS, cells, measure_cell, args.workers, args.ancestry)
     table = make_table(read_rows(ROWS))
-    replace_between(DOCS / "heal.md", "heal-models", table)
+    replace_between(DOCS / "results" / "heal.md", "heal-models", table)
     print(table)
 
 

@@ -16,7 +16,7 @@ DINOV2` writes; the tasks must be installed (`lgzoo show emoji` prints how).
     python benchmarks/heal_rates.py --table    write the table from the results
 
 Results: benchmarks/results/heal_rates.jsonl.
-Page: docs/heal.md.
+Page: docs/results/heal.md.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def main() -> None:
         if cell.ancestry == "bundled" or args.ancestry:
             measure_cell(cell, args.ancestry if cell.ancestry == "dinov2" else "bundled")
     table = make_table(read_rows(ROWS))
-    replace_between(DOCS / "heal.md", "heal", table)
+    replace_between(DOCS / "results" / "heal.md", "heal", table)
     print(table)
 
 

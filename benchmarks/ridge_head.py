@@ -12,7 +12,7 @@ Command: DINOV2 is a folder that `python benchmarks/real_ancestries.py dinov2-sm
     python benchmarks/ridge_head.py [--ancestry DINOV2]
 
 Results: benchmarks/results/ridge_head.json.
-Page: docs/training.md.
+Page: docs/results/finetuning.md.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def main() -> None:
             f"| {row['model']} | {row['task']}, {row['images']} | {' | '.join(times)} |"
             f" {row['megabytes']:.0f} MB | {row['epoch']:.2g} s |"
         )
-    replace_between(DOCS / "training.md", "ridge-head", "\n".join(lines))
+    replace_between(DOCS / "results" / "finetuning.md", "ridge-head", "\n".join(lines))
     print("\n".join(lines))
 
 

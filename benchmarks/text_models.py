@@ -35,7 +35,7 @@ Command: resumable. MINILM is a folder of transformers with all-MiniLM-L6-v2; `d
     python benchmarks/text_models.py table    write the page from the results
 
 Results: benchmarks/results/text_models.jsonl; the last digits of a row depend on the machine.
-Page: docs/text.md.
+Page: docs/results/text.md.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ def main() -> None:
         ("text-similarity", make_similarity_table),
         ("text-penalty", make_penalty_table),
     ):
-        replace_between(DOCS / "text.md", name, make())
+        replace_between(DOCS / "results" / "text.md", name, make())
         print(make())
 
 

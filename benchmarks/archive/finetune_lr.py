@@ -13,7 +13,7 @@ Command: about ten minutes on one idle core, resumable.
     python benchmarks/archive/finetune_lr.py
 
 Results: benchmarks/results/finetune_lr.jsonl, their means in finetune_lr.json.
-Page: docs/training.md.
+Page: docs/results/finetuning.md.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def main() -> None:
             with ROWS.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")
     text = table(measured)
-    replace_between(DOCS / "training.md", "finetune-lr", text)
+    replace_between(DOCS / "results" / "finetuning.md", "finetune-lr", text)
     rows = [
         {
             "start": start,

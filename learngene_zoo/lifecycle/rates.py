@@ -27,7 +27,7 @@ def choose_rates(model: Descendant | TimmModel) -> tuple[float, float]:
 
     A model that inherits from an ancestry model wider than `FULL_RATE`, or is one of timm's wider
     than that, has `INHERITED_LR` and `INHERITED_DECAY`. Any other has `rate_for` its width, and no
-    layer decay. docs/training.md has the measurements.
+    layer decay. docs/results/finetuning.md has the measurements.
     """
     if _find_inherited_width(model) > FULL_RATE:
         return INHERITED_LR, INHERITED_DECAY
@@ -35,15 +35,19 @@ def choose_rates(model: Descendant | TimmModel) -> tuple[float, float]:
 
 
 def choose_heal_rate(model: Descendant) -> float:
-    """Return the default learning rate of `heal` for a model; docs/heal.md has the measurements."""
+    """Return the default learning rate of `heal` for a model.
+
+    docs/results/heal.md has the measurements.
+    """
     return INHERITED_HEAL_LR if _find_inherited_width(model) > FULL_RATE else HEAL_LR
 
 
 def choose_fit(model: Descendant | TimmModel, task: Task) -> Fit | None:
     """Return the default fit of pictures that are not square; None: as the model has it.
 
-    A model that crops and gets a new head stretches instead: docs/training.md has the measurements.
-    A model that does not crop, keeps its head, or has a class for every pixel is left as it is.
+    A model that crops and gets a new head stretches instead (docs/results/finetuning.md has the
+    measurements). A model that does not crop, keeps its head, or has a class for every pixel is
+    left as it is.
     """
     from learngene_zoo.families.text_format import TextFormat
     from learngene_zoo.training.heads import has_trained_head
@@ -105,6 +109,6 @@ def rate_for(width: int) -> float:
     """Return the usual learning rate for a width: 3e-3 up to 96, beyond in inverse proportion.
 
     Adam's best rate falls about as 1/width (Yang et al. 2022, arXiv:2203.03466, table 3);
-    docs/training.md has the measurements.
+    docs/results/finetuning.md has the measurements.
     """
     return float(f"{FINETUNE.lr * min(1, FULL_RATE / width):.3g}")

@@ -2,9 +2,9 @@
 
 A random head learns slowly at a learning rate that suits pretrained weights, and at a rate that
 suits the head those weights are destroyed within a few steps. The head of a linear probe costs one
-forward pass over the training images (measurements are in docs/training.md). A head with a class
-for every pixel reads the patches: the regression is onto the most frequent class of the pixels of
-each patch.
+forward pass over the training images (docs/results/finetuning.md has measurements). A head with a
+class for every pixel reads the patches: the regression is onto the most frequent class of the
+pixels of each patch.
 """
 
 from __future__ import annotations

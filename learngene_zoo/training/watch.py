@@ -260,12 +260,13 @@ def choose_epoch(history: Sequence[Epoch], images: int) -> Epoch | None:
     error of an accuracy on 47 images is 7 points. Of epochs that the images cannot tell apart the
     last one has been trained longest, at the lowest learning rates (the one-standard-error rule:
     Hastie, Tibshirani and Friedman, The Elements of Statistical Learning, section 7.10).
-    docs/training.md has what was measured.
+    docs/results/finetuning.md has the measurements.
 
     Args:
         history: the epochs, with their accuracies on validation images; the first one is before any
-        training. images: how many validation images there are. 0: the values are no accuracies, and
-        only equals compete.
+            training.
+        images: how many validation images there are. 0: the values are no accuracies, and only
+            equals compete.
     """
     best = _best_of(history)
     if best is None:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from lgzoo_closed_form.modules.streams import Pictures, Recording, StreamTeacher
 
 PART = "statistics"  # of an extraction's run
-TEXT_PENALTY = 1000  # of the penalty for texts; docs/text.md has a measurement
+TEXT_PENALTY = 1000  # of the penalty for texts; docs/results/text.md has a measurement
 
 
 @dataclass(frozen=True, kw_only=True)
