@@ -302,6 +302,7 @@ class Provenance:
     training_seed: int = 0
     device: str = ""  # that it was trained on
     trained_on: TaskRecord | None = None
+    pairs: bool | None = None  # of a model of texts: whether it was trained on pairs of texts
     metrics: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -191,7 +191,8 @@ def predict(
         model: any model that `evaluate` takes.
         images: paths of pictures, and folders, which are searched with their subfolders
             ("folder:PATH" too). A picture that cannot be read has an `error` in its result. For a
-            model of texts: texts, or pairs of them.
+            model of texts: a text, or a list of texts or pairs of texts, such as
+            `predict(model, ["a text", "another"])` and `predict(model, [("first", "second")])`.
         top: number of classes for each picture.
         batch_size: pictures per forward pass.
         run: how to compute. None: `Run()`, with progress in a notebook.

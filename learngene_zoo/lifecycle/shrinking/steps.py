@@ -40,6 +40,7 @@ from learngene_zoo.lifecycle.shrinking.request import (
     ShrinkConfig,
     ShrinkRequest,
     choose_export,
+    note_export,
     open_request,
     split_settings,
     takes_texts,
@@ -122,6 +123,7 @@ def shrink(
     request = open_request(
         model, task, images, bounds, config, tuning, image_size, export_format, run
     )
+    note_export(export, is_text=request.images.is_text)  # not before a call that is refused
     from learngene_zoo.artifacts.descendant import load_descendant
 
     folder = locate_run(out)
