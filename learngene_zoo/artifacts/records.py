@@ -309,6 +309,13 @@ class Provenance:
         check_name(self.method, "method")
         check_name(self.task or "", "task", MAX_PATH_LENGTH)
 
+    @property
+    def inherited_licence(self) -> str:
+        """The licence of the ancestry models; of a model without any its licence."""
+        if not self.ancestries:
+            return self.licence
+        return joint_licence(record.licence for record in self.ancestries)
+
 
 def read_provenance(data: Mapping[str, Json], where: str) -> Provenance:
     """Return the checked part of a model's record.
