@@ -183,6 +183,16 @@ def test_a_task_with_another_metric_is_compared_by_it(monkeypatch: pytest.Monkey
     assert -1 <= validation < probe
 
 
+def test_the_plan_counts_copies_of_texts() -> None:
+    rows = Path("mine.csv").read_text().splitlines()
+    Path("twice.csv").write_text("\n".join([*rows, *rows[1:]]))
+    result = call("shrink bert --task csv:twice.csv --max-params 26K --plan")
+    assert result.exit_code == 0, result.stderr
+    copies = [line for line in result.stderr.splitlines() if "copies" in line]
+    assert len(copies) == 2
+    assert "test texts are also in train, so that test results are too good" in copies[0]
+
+
 def test_the_estimate_counts_the_tokens_of_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     measured = []
 

@@ -72,10 +72,12 @@ def rank_by_probe(
     right_N, answers_M2 = (original_part.state[name].numpy() for name in ("right", "answers"))
     headless = ""
     if task.is_text:  # a head may read other features than those of a model without one
-        headless = f" (of its features without a head {right_N.mean():.3f})"
         headed = original.for_task(task.name, task.class_names, seed=run.seed)
         headed_part = _probe_once(f"{ORIGINAL}-with-head", headed, task, images, run)
-        right_N = headed_part.state["right"].numpy()
+        headed_N = headed_part.state["right"].numpy()
+        if not np.array_equal(right_N, headed_N):
+            headless = f" (of its features without a head {right_N.mean():.3f})"
+        right_N = headed_N
     metric = metric_for(task)
     rows_MR = rows_of_metric(metric, answers_M2)
     say(run, f"original: linear probe {right_N.mean():.3f}{headless}")
