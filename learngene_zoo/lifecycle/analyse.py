@@ -179,7 +179,7 @@ def assemble_ancestry(ancestry: Ancestry, seed: int) -> Descendant:
 @refuse_unknown_arguments
 def predict(
     model: str | Path | Descendant | TimmModel | ExportedModel,
-    images: str | Path | Iterable[str | Path],
+    images: str | Path | Iterable[str | Path | tuple[str, str]],
     *,
     top: int = 5,
     batch_size: int = 32,
