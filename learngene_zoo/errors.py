@@ -58,9 +58,10 @@ class TrainingFailed(ZooError):
 
 
 class TrainingWarning(UserWarning):
-    """A training ended with a model that should not be used unseen.
+    """A model should not be used without a look at its training.
 
-    It diverged, is no better than a constant answer, or few validation images chose its weights.
+    The training diverged, is no better than a constant answer, or few validation images chose its
+    weights; or there was none, so that the head of the model has random weights.
     """
 
 

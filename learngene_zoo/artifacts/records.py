@@ -302,11 +302,19 @@ class Provenance:
     training_seed: int = 0
     device: str = ""  # that it was trained on
     trained_on: TaskRecord | None = None
+    pairs: bool | None = None  # of a model of texts: whether it was trained on pairs of texts
     metrics: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_name(self.method, "method")
         check_name(self.task or "", "task", MAX_PATH_LENGTH)
+
+    @property
+    def inherited_licence(self) -> str:
+        """The licence of the ancestry models; of a model without any its licence."""
+        if not self.ancestries:
+            return self.licence
+        return joint_licence(record.licence for record in self.ancestries)
 
 
 def read_provenance(data: Mapping[str, Json], where: str) -> Provenance:

@@ -73,6 +73,7 @@ def task_row(entry: Entry) -> Row:
     return {
         "name": entry.name,
         "title": entry.title,
+        "input": "text" if entry.kind == "text" else "image",
         "classes": entry.classes,
         **{part: entry.sizes.get(part) for part in ("train", "validation", "test")},
         "licence": entry.licence,

@@ -11,7 +11,7 @@ import click
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.learngene import read_config
-from learngene_zoo.artifacts.records import CardRecord, read_provenance
+from learngene_zoo.artifacts.records import CardRecord, Provenance, read_provenance
 from learngene_zoo.artifacts.shelf import kind_of
 from learngene_zoo.cli.job import (
     MAX_ROWS,
@@ -29,7 +29,7 @@ from learngene_zoo.cli.plan import convention_option, front_text, print_sizes, s
 from learngene_zoo.cli.sections import SettingsCommand
 from learngene_zoo.errors import BadFile, WrongCall, ZooError, nearest, unknown
 from learngene_zoo.families.family import Convention, cost
-from learngene_zoo.families.spec import Spec
+from learngene_zoo.families.spec import Spec, TextSpec
 from learngene_zoo.method.contract import METHODS, Method, method_of
 from learngene_zoo.method.sizes import AXES, Member
 from learngene_zoo.settings import Json
@@ -312,6 +312,11 @@ def _model(folder: Path, convention: Convention) -> Row:
     return {
         "model": shelf.reference(folder),
         **{name: getattr(spec, name) for name in AXES},
+        **(
+            {"vocabulary": spec.vocabulary, "positions": spec.positions}
+            if isinstance(spec, TextSpec)
+            else {}
+        ),
         **({"front": front_text(spec)} if len(spec.sizes) > 1 else {}),
         "params": model_cost.params,
         "flops": model_cost.flops,
@@ -319,7 +324,15 @@ def _model(folder: Path, convention: Convention) -> Row:
         **({"control": ours["control"]} if "control" in ours else {}),
         "task": ours.get("task"),
         metric: record.metrics.get(metric),
+        **_list_loss(record),
+        "licence": record.inherited_licence,
     }
+
+
+def _list_loss(record: Provenance) -> Row:
+    """Return the validation loss of a language model; {} for other models."""
+    loss = record.metrics.get("validation_loss")
+    return {"validation_loss": loss} if isinstance(loss, (int, float)) else {}
 
 
 def _task(name: str, sheet: Path | None, split: str, force: bool, offline: bool) -> Row:

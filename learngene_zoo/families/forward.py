@@ -12,7 +12,6 @@ Shapes: B inputs, N tokens, D width, K classes.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import Any
 
 import torch
@@ -153,16 +152,17 @@ def _find_functions(kind: Any) -> ForwardFunctions | None:
     return _search_families(kind) if hasattr(kind, "base_model_prefix") else None
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+# A dict, because torch.compile ignores a cache of functools and would trace the search. A decorator
+# of torch.compiler would import torch._dynamo, which takes more than a second.
+_functions: dict[Any, ForwardFunctions | None] = {}
+
+
 def _search_families(kind: Any) -> ForwardFunctions | None:
-    return _search_once(kind)
-
-
-@cache
-def _search_once(kind: Any) -> ForwardFunctions | None:
-    family = _find_family(kind)
-    functions: Any = None if family is None else host(family)
-    return functions  # type: ignore[no-any-return]
+    if kind not in _functions:
+        family = _find_family(kind)
+        functions: Any = None if family is None else host(family)
+        _functions[kind] = functions
+    return _functions[kind]
 
 
 def _find_family(kind: Any) -> Family | None:

@@ -179,7 +179,7 @@ def assemble_ancestry(ancestry: Ancestry, seed: int) -> Descendant:
 @refuse_unknown_arguments
 def predict(
     model: str | Path | Descendant | TimmModel | ExportedModel,
-    images: str | Path | Iterable[str | Path],
+    images: str | Path | Iterable[str | Path | tuple[str, str]],
     *,
     top: int = 5,
     batch_size: int = 32,
@@ -191,7 +191,8 @@ def predict(
         model: any model that `evaluate` takes.
         images: paths of pictures, and folders, which are searched with their subfolders
             ("folder:PATH" too). A picture that cannot be read has an `error` in its result. For a
-            model of texts: texts, or pairs of them.
+            model of texts: a text, or a list of texts or pairs of texts, such as
+            `predict(model, ["a text", "another"])` and `predict(model, [("first", "second")])`.
         top: number of classes for each picture.
         batch_size: pictures per forward pass.
         run: how to compute. None: `Run()`, with progress in a notebook.

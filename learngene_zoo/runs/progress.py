@@ -319,6 +319,14 @@ def say(run: Run, text: str) -> None:
         print(printable(text), file=sys.stderr, flush=True)
 
 
+def say_once(run: Run, text: str) -> None:
+    """Print a line as `say` does, once per command."""
+    if text not in _printer.noted:
+        if _printer.users:
+            _printer.noted.add(text)
+        say(run, text)
+
+
 @contextmanager
 def epoch_lines(run: Run, label: str, done: int, steps: int, epochs: int) -> Iterator[Log]:
     """Yield a function that prints a line for an epoch when the next one begins.

@@ -16,7 +16,7 @@ from learngene_zoo.artifacts.own_data import LocalOrigin, find_origin, is_unname
 from learngene_zoo.artifacts.records import TASKS, is_own_data, parse_reference
 from learngene_zoo.errors import BadData, WrongCall, ZooError, nearest, unknown
 from learngene_zoo.registry import Broken, PluginEntry, Plugins
-from learngene_zoo.runs.progress import say
+from learngene_zoo.runs.progress import say_once
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.stamps import FileStamp
 from learngene_zoo.tasks.task import COLUMNS, Entry, HubSource, Split, Task, stamp_task
@@ -409,10 +409,13 @@ def file_hint(name: str) -> str:
 
 
 def say_notes(tasks: Iterable[Task], run: Run) -> None:
-    """Print the notes on a user's data, such as which files are left out, one line each."""
+    """Print the notes on a user's data, such as which files are left out, one line each.
+
+    A command whose steps read the same data prints them once.
+    """
     for task in tasks:
         for note in task.notes if is_own_data(task.name) else ():
-            say(run, f"{task.name}: {note}")
+            say_once(run, f"{task.name}: {note}")
 
 
 def _nearest(name: str, names: Sequence[str]) -> str:

@@ -22,6 +22,7 @@ from learngene_zoo.families.spec import USUAL_VIEW, InputFormat
 from learngene_zoo.seeds import interleave_classes
 from learngene_zoo.tasks.images import decode_samples
 from learngene_zoo.tasks.task import SPLITS, Sample, Samples, Split, Task
+from learngene_zoo.tasks.texts.duplicates import describe_duplicates
 
 if TYPE_CHECKING:
     import torch
@@ -320,7 +321,8 @@ def task_of(
     _check(name, stored, class_names, noun)
     splits = complete_splits(name, stored, counts or {}, is_text)
     untested = describe_untested(splits["test"].labels, class_names, noun)
-    fields = {**fields, "notes": (*fields.get("notes", ()), *untested)}
+    copies = describe_duplicates(splits) if is_text else []
+    fields = {**fields, "notes": (*fields.get("notes", ()), *untested, *copies)}
     return (text_task if is_text else photo_task)(name, class_names, splits, fields)
 
 

@@ -113,8 +113,15 @@ def with_trained_weights(
             "metrics": metrics,
             "versions": versions(),
             "trained_on": to_json(task.record),
+            **({"pairs": has_pairs(task)} if task.is_text else {}),
         },
     )
+
+
+def has_pairs(task: Task) -> bool:
+    """Return whether the samples of a task of texts are pairs of texts."""
+    split: Any = task.split("train")
+    return any(isinstance(sample, tuple) for sample in split.__getitems__(range(len(split))[:1]))
 
 
 def find_constant_share(task: Task, split: str = "validation") -> float | None:

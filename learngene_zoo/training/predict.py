@@ -56,7 +56,8 @@ def predict(
         batch_size: images per forward pass.
 
     Raises:
-        WrongCall: for a model that predicts a class for every pixel, or that has no classes.
+        WrongCall: for a model that predicts a class for every pixel, or that has no classes; for a
+            single text if the model was trained on pairs, and the reverse.
     """
     if model.dense or not model.classes:
         has = "gives every pixel a class" if model.dense else "has no classes"
@@ -66,7 +67,7 @@ def predict(
         )
     device, module = open_device(run), model.model()
     module.to(device)
-    read, collate = _choose_reader(model.input_format)
+    read, collate = _choose_reader(model.input_format, model.provenance.get("pairs"))
     names = model.class_names or tuple(map(str, range(model.classes)))
     waiting = iter(images)
     while batch := list(islice(waiting, batch_size)):
@@ -87,19 +88,38 @@ def predict(
 
 
 def _choose_reader(
-    input_format: InputFormat | TextFormat,
+    input_format: InputFormat | TextFormat, pairs: Any
 ) -> tuple[Callable[[Any], Any], Callable[[list[Any]], Any]]:
-    """Return a function that reads a sample or returns a `BadData`, and one that makes a batch."""
+    """Return a function that reads a sample or returns a `BadData`, and one that makes a batch.
+
+    `pairs` is whether a model of texts was trained on pairs; None: unknown.
+    """
     if not isinstance(input_format, TextFormat):
         return lambda path: _read_image(str(path), input_format), torch.cat
     encoder = Encoder.of(input_format)
-    return _read_text, lambda texts: encoder(texts, [_name(text) for text in texts])
+
+    def read(text: str | tuple[str, str]) -> str | tuple[str, str] | BadData:
+        parts = text if isinstance(text, tuple) else (text,)
+        if not all(map(str.strip, parts)):
+            return BadData("an empty text; write a text")
+        if pairs is not None:
+            _check_pair(text, pairs)
+        return text
+
+    return read, lambda texts: encoder(texts, [_name(text) for text in texts])
 
 
-def _read_text(text: str | tuple[str, str]) -> str | tuple[str, str] | BadData:
-    """Return the text or the pair of texts; an error for an empty one."""
-    parts = text if isinstance(text, tuple) else (text,)
-    return text if all(map(str.strip, parts)) else BadData("an empty text; write a text")
+def _check_pair(text: str | tuple[str, str], pairs: bool) -> None:
+    """Raise `WrongCall` for a single text if a model reads `pairs`, and the reverse."""
+    if pairs and isinstance(text, str):
+        raise WrongCall(
+            f"the model was trained on pairs of texts, and {text!r:.40} is one text; give both "
+            "with a tab between them: --text $'FIRST\\tSECOND' (in Python [(FIRST, SECOND)])"
+        )
+    if not pairs and not isinstance(text, str):
+        raise WrongCall(
+            f"the model was trained on single texts, and {text!r:.40} is a pair; give one text"
+        )
 
 
 def _name(image: str | Path | tuple[str, str]) -> str:

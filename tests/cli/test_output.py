@@ -82,6 +82,16 @@ def test_the_tasks_that_are_left_out_are_found_by_their_suites() -> None:
     assert "stamps" in lgzoo("show pictures").stdout
 
 
+def test_tasks_of_texts_are_distinguished_from_tasks_of_images() -> None:
+    rows = json.loads(lgzoo("list tasks --json").stdout)
+    inputs = {row["name"]: row["input"] for row in rows}
+    assert (inputs["objects"], inputs["sentiment"]) == ("image", "text")
+    table = lgzoo("list tasks --all", {"COLUMNS": "80"}).stdout.splitlines()
+    assert max(map(len, table)) <= 80
+    assert "input" in table[0].split()
+    assert [line.split()[1] for line in table if line.startswith("sentiment ")] == ["text"]
+
+
 def test_ten_sizes_from_the_smallest_to_the_largest(capsys: pytest.CaptureFixture[str]) -> None:
     for count, shown in ((11, 11), (21, 10)):
         print_sizes([{"layers": layers} for layers in range(count)], False, False)

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.artifacts.records import CardRecord, CardResults, LearngeneConfig, Measured
+from learngene_zoo.artifacts.shelf import cards_folder
 from learngene_zoo.cli.main import main
 from learngene_zoo.cli.show import _worth
 from learngene_zoo.errors import WrongCall
@@ -73,6 +74,24 @@ def test_a_model_of_texts_has_no_image_size(
     assert "mlp_ratio" in result.stdout
     shown = json.loads(CliRunner().invoke(main, ["show", "./words", "--json"]).stdout)
     assert shown["image_size"] is None
+    assert (shown["vocabulary"], shown["positions"]) == (spec.vocabulary, spec.positions)
+    assert shown["licence"] == "unknown"
+
+
+def test_a_language_model_shows_its_loss_and_licence() -> None:
+    row = json.loads(CliRunner().invoke(main, ["show", "ancestry-words", "--json"]).stdout)
+    record = json.loads((cards_folder() / "ancestry-words" / "config.json").read_text())
+    loss = record["learngene"]["metrics"]["validation_loss"]
+    assert (row["validation_loss"], row["licence"], loss < 8) == (loss, "apache-2.0", True)
+    assert (row["vocabulary"], row["positions"]) == (record["vocab_size"], record["n_positions"])
+    table = CliRunner().invoke(main, ["show", "ancestry-words"]).stdout
+    assert [line.split() for line in table.splitlines()][-2:] == [
+        ["validation_loss", f"{loss:.3f}"],
+        ["licence", "apache-2.0"],
+    ]
+    images = json.loads(CliRunner().invoke(main, ["show", "ancestry-mini", "--json"]).stdout)
+    assert images["licence"] == "apache-2.0"
+    assert not images.keys() & {"vocabulary", "positions", "validation_loss"}
 
 
 def test_expand_says_when_a_budget_is_larger_than_anything_it_can_build(learngene: Path) -> None:

@@ -24,10 +24,11 @@ from learngene_zoo.lifecycle.shrinking.candidates import (
     select_affordable,
 )
 from learngene_zoo.lifecycle.shrinking.finishing import FinishedCandidate, choose_winner
-from learngene_zoo.lifecycle.shrinking.request import ShrinkConfig, choose_export
+from learngene_zoo.lifecycle.shrinking.request import ShrinkConfig, choose_export, note_export
 from learngene_zoo.lifecycle.shrinking.table import Shrunk
 from learngene_zoo.method.contract import METHODS
 from learngene_zoo.method.sizes import Budget, Member
+from learngene_zoo.runs.progress import print_activities
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import with_settings
 from learngene_zoo.storage import fingerprint_of_state
@@ -515,3 +516,8 @@ def test_the_format_of_the_export_depends_on_the_packages(
     monkeypatch.setattr(place, lambda name: None)
     assert choose_export("auto") == "none"
     assert choose_export("pt2") == "pt2"
+    assert capsys.readouterr().err == ""
+    with print_activities():
+        note_export("pt2")
+        note_export("auto")
+    assert "no ONNX file is written, because onnx is not installed" in capsys.readouterr().err

@@ -206,6 +206,22 @@ def test_impossible_specs_are_refused() -> None:
         GPT2.with_pool("avg")
 
 
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+def test_a_call_is_compiled_as_one_graph(spec: TextSpec) -> None:
+    model, words = model_of(spec, initial(spec, 0, "fan_in")), draw_words(spec)
+    expected = compute_logits(model, words)
+    compiled = torch.compile(
+        lambda inputs: compute_logits(model, inputs), backend="eager", fullgraph=True
+    )
+    torch.testing.assert_close(compiled(words), expected)
+
+
+def test_models_are_called_without_an_import_of_the_compiler() -> None:
+    code = "import sys, learngene_zoo.training.predict; print('torch._dynamo' in sys.modules)"
+    got = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert got.stdout == "False\n"
+
+
 def test_a_missing_transformers_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.startswith("learngene_zoo.families.gpt2.h")]:
         monkeypatch.delitem(sys.modules, name)

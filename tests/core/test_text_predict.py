@@ -12,6 +12,7 @@ from text_models_toy import GPT2, WORDS, write_tokenizer
 
 from learngene_zoo import lifecycle
 from learngene_zoo.cli.main import main
+from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.tensors import initial, model_of
 from learngene_zoo.runs.run import Run
 
@@ -27,6 +28,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     module: Any = model_of(spec, initial(spec, 0, "fan_in"))
     module.transformer.save_pretrained(ancestry)
     write_tokenizer(ancestry)
+    for path in ancestry.glob("tokenizer*.json"):  # a name that also separates pairs
+        path.write_text(path.read_text().replace("<end>", "<eos>"))
     texts = [f"{a} {b} {c}" for a in WORDS[4:7] for b in WORDS[2:9] for c in WORDS[3:9]]
     rows = [f"{text},{'yes' if 'dog' in text else 'no'}" for text in texts]
     table.write_text("\n".join(["text,label", *rows]))
@@ -113,3 +116,57 @@ def test_a_comparison_of_models_of_texts_counts_texts() -> None:
     assert " test texts of csv:mine.csv" in result.stdout
     assert "these texts do not show which model is better" in result.stderr
     assert "images" not in result.stdout + result.stderr
+
+
+@pytest.fixture(scope="module")
+def tuned(folder: Path) -> Path:
+    """Fine-tune the model on single texts (`one`) and on pairs of texts (`two`)."""
+    texts = [f"the {a} {b}" for a in WORDS[2:8] for b in WORDS[3:9]]
+    labels = ["yes" if "dog" in text else "no" for text in texts]
+    pairs = [f"{text},a bird,{label}" for text, label in zip(texts, labels)]
+    (folder / "pairs.csv").write_text("\n".join(["sentence1,sentence2,label", *pairs]))
+    settings: dict[str, Any] = {"epochs": 1, "batch_size": 16, "run": Run(threads=1)}
+    for name, table in {"one": "mine.csv", "two": "pairs.csv"}.items():
+        lifecycle.finetune(
+            folder / "model", task=f"csv:{folder / table}", out=folder / name, **settings
+        )
+    return folder
+
+
+@pytest.mark.parametrize("words", [["--text", "the cat"], ["-"], ["one.txt"]])
+def test_one_text_for_a_model_of_pairs_is_refused(words: list[str], tuned: Path) -> None:
+    (tuned / "one.txt").write_text("the cat")
+    result = call("predict", "two", *words, stdin="the cat\na dog\n")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.splitlines() == [
+        "error: the model was trained on pairs of texts, and 'the cat' is one text; give both "
+        "with a tab between them: --text $'FIRST\\tSECOND' (in Python [(FIRST, SECOND)])"
+    ]
+    with pytest.raises(WrongCall, match="is one text"):
+        lifecycle.predict("two", ["the cat"], run=Run(threads=1))
+
+
+def test_a_tab_separates_a_pair_only_for_a_model_of_pairs(tuned: Path) -> None:
+    def classify(name: str, text: str) -> list[float]:
+        result = call("predict", name, "--text", text, "--json")
+        assert result.exit_code == 0, result.stderr
+        (row,) = json.loads(result.stdout)
+        assert row["text"] == text
+        return row["probabilities"]
+
+    run = Run(threads=1)
+    (pair,) = lifecycle.predict("two", [("the cat", "a bird")], run=run)
+    assert classify("two", "the cat\ta bird") == pytest.approx(pair.probabilities)
+    assert classify("one", "the cat\ta bird") == pytest.approx(classify("one", "the cat a bird"))
+    with pytest.raises(WrongCall, match="trained on single texts"):
+        lifecycle.predict("one", [("the cat", "a bird")], run=run)
+
+
+def test_training_on_other_texts_replaces_the_record_of_pairs(tuned: Path) -> None:
+    def read(path: Path) -> Any:
+        return json.loads((path / "config.json").read_text())["learngene"]["pairs"]
+
+    assert (read(tuned / "one"), read(tuned / "two")) == (False, True)
+    settings: dict[str, Any] = {"epochs": 1, "batch_size": 16, "run": Run(threads=1)}
+    lifecycle.finetune("two", task="csv:mine.csv", out=tuned / "again", **settings)
+    assert read(tuned / "again") is False

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,12 +19,20 @@ from learngene_zoo.cli.main import main
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.family import cost
 from learngene_zoo.families.tensors import initial, model_of
+from learngene_zoo.lifecycle.analyse import assemble_ancestry
 from learngene_zoo.lifecycle.shrinking import building, estimate, finishing, request
+from learngene_zoo.lifecycle.shrinking.candidates import ShrinkCandidate
+from learngene_zoo.lifecycle.shrinking.ranking import rank_by_probe
 from learngene_zoo.method.contract import METHODS
+from learngene_zoo.method.sizes import Member
+from learngene_zoo.pretrained.ancestry import open_ancestry
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import with_settings
 from learngene_zoo.storage import fingerprint_of_state
+from learngene_zoo.tasks.catalogue import open_task
+from learngene_zoo.tasks.splits import ensure_validation
 from learngene_zoo.tasks.task import Task
+from learngene_zoo.training.probes import compute_features, is_right_left_out
 
 transformers = pytest.importorskip("transformers")
 
@@ -68,6 +78,7 @@ def test_the_winner_is_what_the_verbs_make_by_hand(family: str) -> None:
     assert "ms of one text of the largest length" in page
     assert "on validation texts after fine-tuning" in page
     assert "validation images" not in page
+    assert "of the original, that of a linear probe of the features that it has without" in page
     names = {"layers": winner.layers, "width": winner.width}
     sizes = names if winner.width != SPECS[family].width else {"layers": winner.layers}
     method = METHODS.load(winner.method)
@@ -82,7 +93,36 @@ def test_the_winner_is_what_the_verbs_make_by_hand(family: str) -> None:
     assert opened.config.id2label == {0: "no", 1: "yes"}
 
 
+def test_the_probe_of_the_original_reads_what_those_of_candidates_read(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    take_mean("bert")
+    ancestry, run = open_ancestry("bert"), replace(RUN, progress=True, lines=True)
+    original = assemble_ancestry(ancestry, 0)
+    pooler = "bert.pooler.dense.weight"  # at 0 a head sees the same features for all texts
+    original.state[pooler].zero_()
+    task = ensure_validation(open_task("csv:mine.csv"))
+    config = request.ShrinkConfig(probe_images=40)
+    call_of: Any = SimpleNamespace(task=task, config=config)
+    same = original.for_task(task.name, task.class_names, seed=1)
+    candidate = ShrinkCandidate(method="copy", member=Member(spec=same.spec), number=1)
+    ranking = rank_by_probe(call_of, original, [(candidate, same)], run)
+    assert ranking.candidates[0].probe == ranking.probe
+    module, form = original.model(), original.input_format
+    headless = compute_features(module, task, "train", form, RUN, images=40)
+    value = is_right_left_out(headless).mean()
+    assert ranking.probe < value == 1
+    assert f"(of its features without a head {value:.3f})" in capsys.readouterr().err
+
+
+def take_mean(folder: str) -> None:
+    """Make the mean of the tokens the features of a model, as sentence-transformers does."""
+    Path(folder, "1_Pooling").mkdir()
+    Path(folder, "1_Pooling/config.json").write_text('{"pooling_mode_mean_tokens": true}')
+
+
 def test_without_labels_the_best_candidate_is_healed() -> None:
+    take_mean("bert")
     names = {"candidates": 2, "tries": 1, "probe_images": 40, "heal_epochs": 1}
     result = lg.shrink(
         "bert", images="csv:plain.csv", max_params=26_000, out="small", run=RUN, **names
@@ -91,6 +131,7 @@ def test_without_labels_the_best_candidate_is_healed() -> None:
     record: Any = result.model.provenance["healed"]
     assert record["images"]["kind"] == "text"
     assert result.model.spec.classes == 0
+    assert getattr(result.model.spec, "pool", None) == "mean"  # the features of the original
     assert result.table.task is None
     probes = [row.probe for row in result.table.rows]
     assert probes == sorted(probes, reverse=True)
@@ -142,6 +183,16 @@ def test_a_task_with_another_metric_is_compared_by_it(monkeypatch: pytest.Monkey
     assert -1 <= validation < probe
 
 
+def test_the_plan_counts_copies_of_texts() -> None:
+    rows = Path("mine.csv").read_text().splitlines()
+    Path("twice.csv").write_text("\n".join([*rows, *rows[1:]]))
+    result = call("shrink bert --task csv:twice.csv --max-params 26K --plan")
+    assert result.exit_code == 0, result.stderr
+    copies = [line for line in result.stderr.splitlines() if "copies" in line]
+    assert len(copies) == 2
+    assert "test texts are also in train, so that test results are too good" in copies[0]
+
+
 def test_the_estimate_counts_the_tokens_of_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     measured = []
 
@@ -188,7 +239,7 @@ def test_a_wrong_call_is_one_line_and_writes_nothing(
 ) -> None:
     before = sorted(path.name for path in place.iterdir())
     result = call(f"shrink {line}")
-    errors = [text for text in result.stderr.splitlines() if not text.startswith("note: no file")]
+    errors = result.stderr.splitlines()
     assert len(errors) == 1, result.stderr
     assert errors[0].startswith(f"error: {message}")
     assert result.exit_code == code

@@ -148,6 +148,32 @@ def test_a_folder_of_texts_is_sorted_by_class(tmp_path: Path) -> None:
     assert named.sizes["test"] == 24
 
 
+def test_copies_of_texts_are_counted(tmp_path: Path) -> None:
+    rows = [f"text {number},{'ab'[number % 2]},train" for number in range(20)]
+    rows += ["text 0,a,train", "text 0,a,train", "text 1,a,train"]  # copies; one of another class
+    rows += ["text 2,a,test", "text 3,b,test", "new,a,test", "more,b,test"]
+    rows += ["text 4,a,validation", "others,b,validation"]
+    (tmp_path / "a.csv").write_text("\n".join(["text,label,split", *rows]))
+    assert open_task(f"csv:{tmp_path / 'a.csv'}").notes == (
+        "2 of 4 test texts are also in train, so that test results are too good; remove the copies",
+        "1 of 2 validation texts are also in train",
+        "3 of 23 training texts are copies of others, 1 with several classes",
+    )
+    divided = tmp_path / "divided"
+    write_folder(divided / "train")
+    write_folder(divided / "test", 3)
+    assert "6 of 6 test texts are also in train" in open_task(f"folder:{divided}").notes[0]
+    assert open_task(f"folder:{divided / 'train'}").notes == ()
+
+
+def test_a_pair_is_a_copy_only_if_both_texts_are(tmp_path: Path) -> None:
+    rows = [f"same,text {number},{'ab'[number % 2]},train" for number in range(20)]
+    rows += ["same,text 0,a,test", "same,new,b,test", "text 1,same,b,test"]
+    (tmp_path / "a.csv").write_text("\n".join(["text_a,text_b,label,split", *rows]))
+    (note,) = open_task(f"csv:{tmp_path / 'a.csv'}").notes
+    assert note.startswith("1 of 3 test texts are also in train")
+
+
 def test_a_readme_does_not_make_a_folder_of_images_one_of_texts(tmp_path: Path) -> None:
     from PIL import Image
 
@@ -445,7 +471,8 @@ def test_imdb_leaves_the_unlabelled_reviews_out(
     serve(monkeypatch, tmp_path, files)
     task = open_task("hf:stanfordnlp/imdb")
     assert dict(task.sizes) == {"train": 27, "validation": 3, "test": 20}
-    assert (task.class_names, task.metric, task.notes) == (names, "accuracy", ())
+    assert (task.class_names, task.metric) == (names, "accuracy")
+    assert not any("unsupervised" in note or "withheld" in note for note in task.notes)
 
 
 def test_models_of_images_refuse_texts(tmp_path: Path) -> None:

@@ -60,7 +60,11 @@ def predict(
     if text and not is_text:
         raise WrongCall("--text is for models of texts, and the model takes images; give an image")
     key, noun = ("text", "text") if is_text else ("image", "picture")
-    inputs: Iterator[Any] = _texts(text, images) if is_text else _paths(images, job)
+    inputs: Iterator[Any] = (
+        _texts(text, images, opened.provenance.get("pairs") is not False)
+        if is_text
+        else _paths(images, job)
+    )
     broken = 0
     rows: list[dict[str, Any]] = []
     activity = click.get_current_context().with_resource(report_activity(f"{noun}s"))
@@ -155,24 +159,32 @@ def _paths(images: Sequence[str], job: Job) -> Iterator[str]:
             yield word
 
 
-def _texts(texts: Sequence[str], words: Sequence[str]) -> Iterator[str | tuple[str, str]]:
+def _texts(
+    texts: Sequence[str], words: Sequence[str], has_pairs: bool
+) -> Iterator[str | tuple[str, str]]:
     """Yield texts: those given, the contents of files, for `-` the lines of stdin.
 
-    Of a pair a tab separates the two texts.
+    Of a pair a tab separates the two texts, unless the model has no pairs.
     """
+    for text in _single_texts(texts, words):
+        yield _split_pair(text) if has_pairs else text
+
+
+def _single_texts(texts: Sequence[str], words: Sequence[str]) -> Iterator[str]:
+    """Yield texts as `_texts` does; pairs are not divided."""
     from learngene_zoo.tasks.texts.rows import decode_text
 
     for text in texts:
         if text == "-":
-            yield from map(_split_pair, _texts_of_stdin())
+            yield from _texts_of_stdin()
             continue
         # Bytes of the command line that are not UTF-8 are surrogates, which no tokenizer takes.
-        yield _split_pair(decode_text(text.encode("utf-8", "surrogatepass"), "--text"))
+        yield decode_text(text.encode("utf-8", "surrogatepass"), "--text")
     for word in words:
         if word == "-":
-            yield from map(_split_pair, _texts_of_stdin())
+            yield from _texts_of_stdin()
         elif Path(word).suffix.lower() == ".txt" and Path(word).is_file():
-            yield _split_pair(decode_text(Path(word).read_bytes(), word).strip())
+            yield decode_text(Path(word).read_bytes(), word).strip()
         else:
             raise WrongCall(
                 f"the model takes texts, and {word} is not a .txt file; give --text TEXT, a .txt "
@@ -250,12 +262,13 @@ command = SettingsCommand(
     "followed), or - for paths from stdin, one per line. An image that cannot be read is reported "
     "on stderr; the other images are still classified, and the exit code is 1. For a model of "
     "texts give --text, .txt files, or - for texts from stdin, one per line; a tab separates the "
-    "texts of a pair.",
+    "two texts of a pair.",
     epilog="\b\nExamples:\n"
     "  lgzoo predict finetuned photo.jpg\n"
     "  lgzoo predict finetuned photos --json\n"
     "  find . -name '*.jpg' | lgzoo predict finetuned -\n"
-    "  lgzoo predict tuned --text 'not at all boring'",
+    "  lgzoo predict tuned --text 'not at all boring'\n"
+    "  lgzoo predict pairs --text $'first text\\tsecond text'",
     params=[
         click.Argument(["model"], metavar="[MODEL]"),
         click.Argument(["images"], nargs=-1, metavar="IMAGES..."),

@@ -53,8 +53,9 @@ def rank_by_probe(
 ) -> Ranking:
     """Rank the candidates by a linear probe of the same training images.
 
-    The probe reads the inputs of the head. The validation result of the original is that of a probe
-    of the features that it has without a head.
+    All probes read the inputs of the head, those of the original too. The validation result of the
+    original is that of a probe of the features that it has without a head: a head of texts may read
+    others, for which the original was not trained, and a drop below these would look too small.
 
     Args:
         request: the request, with a task.
@@ -69,13 +70,17 @@ def rank_by_probe(
     assert task is not None, "without one, candidates are ranked by features"
     original_part = _probe_once(ORIGINAL, original, task, images, run, is_validated=True)
     right_N, answers_M2 = (original_part.state[name].numpy() for name in ("right", "answers"))
+    headless = ""
     if task.is_text:  # a head may read other features than those of a model without one
         headed = original.for_task(task.name, task.class_names, seed=run.seed)
         headed_part = _probe_once(f"{ORIGINAL}-with-head", headed, task, images, run)
-        right_N = headed_part.state["right"].numpy()
+        headed_N = headed_part.state["right"].numpy()
+        if not np.array_equal(right_N, headed_N):
+            headless = f" (of its features without a head {right_N.mean():.3f})"
+        right_N = headed_N
     metric = metric_for(task)
     rows_MR = rows_of_metric(metric, answers_M2)
-    say(run, f"original: linear probe {right_N.mean():.3f}")
+    say(run, f"original: linear probe {right_N.mean():.3f}{headless}")
     probes = []
     for candidate, model in models:
         state = _probe_once(candidate.name, model, task, images, run).state

@@ -52,11 +52,15 @@ def describe_columns(table: ShrinkTable) -> str:
             f"from the candidate's, on {table.images} held-out {noun}s, before and after healing. "
             f"The size is layers x width, {sizes} on this machine."
         )
+    is_text = noun == "text"
+    inputs = "of the inputs of the head, " if is_text else ""
+    without_head = "a linear probe of the features that it has without a head"
+    reference = without_head if is_text else "its linear probe"
     return (
-        f"The probe is a leave-one-out linear probe of {table.images} training {noun}s, before any "
-        f"training. Validation is the {table.metric} on {table.validation_images} {noun}s after "
-        "fine-tuning; of the original, that of its linear probe. The size is layers x width, "
-        f"{sizes} on this machine."
+        f"The probe is a leave-one-out linear probe {inputs}of {table.images} training {noun}s, "
+        f"before any training. Validation is the {table.metric} on {table.validation_images} "
+        f"{noun}s after fine-tuning; of the original, that of {reference}. The size is layers x "
+        f"width, {sizes} on this machine."
     )
 
 

@@ -177,22 +177,30 @@ def choose_export(export: str, is_text: bool = False) -> ExportFormat:
             f"export is {export!r}, but models of texts are not exported; leave it out: "
             "transformers opens the folder of the model"
         )
-    if is_text and export == "auto":
-        print_note(
-            "no file is exported: the model is a folder that transformers opens", "texts exported"
-        )
-        return "none"
     if export in formats:
         chosen: ExportFormat = export  # type: ignore[assignment]
         return chosen
-    missing = [name for name in ONNX_PACKAGES if find_spec(name) is None]
-    if missing:
+    return "none" if is_text or _list_missing_packages() else "onnx"
+
+
+def note_export(export: str, is_text: bool = False) -> None:
+    """Print a note if the format "auto" writes no file, with the reason."""
+    if export != "auto":
+        return
+    if is_text:
+        print_note(
+            "no file is exported: the model is a folder that transformers opens", "texts exported"
+        )
+    elif missing := _list_missing_packages():
         print_note(
             f"no ONNX file is written, because {missing[0]} is not installed: pip install "
             "'learngene-zoo[onnx]'",
             "onnx",
         )
-    return "none" if missing else "onnx"
+
+
+def _list_missing_packages() -> list[str]:
+    return [name for name in ONNX_PACKAGES if find_spec(name) is None]
 
 
 def open_request(

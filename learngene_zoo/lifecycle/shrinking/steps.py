@@ -40,6 +40,7 @@ from learngene_zoo.lifecycle.shrinking.request import (
     ShrinkConfig,
     ShrinkRequest,
     choose_export,
+    note_export,
     open_request,
     split_settings,
     takes_texts,
@@ -58,6 +59,7 @@ from learngene_zoo.runs.cache import DONE
 from learngene_zoo.runs.folder import check_start, locate_run, produce
 from learngene_zoo.runs.progress import report_activity
 from learngene_zoo.runs.run import Run, world
+from learngene_zoo.tasks.catalogue import say_notes
 from learngene_zoo.tasks.task import stamp_tasks
 from learngene_zoo.text import count_noun
 
@@ -122,6 +124,7 @@ def shrink(
     request = open_request(
         model, task, images, bounds, config, tuning, image_size, export_format, run
     )
+    note_export(export, is_text=request.images.is_text)  # not before a call that is refused
     from learngene_zoo.artifacts.descendant import load_descendant
 
     folder = locate_run(out)
@@ -176,6 +179,7 @@ def plan_shrink(
     task, images = parse_task(task), parse_task(images, "images")
     bounds, config, tuning = split_settings(budget or Budget(), config or ShrinkConfig(), settings)
     request = open_request(model, task, images, bounds, config, tuning, image_size, "none", run)
+    say_notes([request.task or request.images], run)
     candidates = choose_within_budget(request.offers, request.budget, config, run)
     return candidates, estimate_seconds(request, candidates, run)
 
