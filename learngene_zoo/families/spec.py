@@ -19,7 +19,6 @@ from learngene_zoo.settings import FLAT, OMIT_DEFAULT, Bounds, Json, check_bound
 # The package of each family by name. Saved JSON names the family; the default is `vit`.
 FAMILIES = {name: f"learngene_zoo.families.{name}" for name in ("vit", "eva", "gpt2", "bert")}
 DEFAULT_FAMILY = "vit"
-LANGUAGE_FAMILY = "gpt2"  # in the help of `lgzoo train`
 
 # The input of the head: the class token, a mean or maximum of the other tokens, or the output of an
 # attention layer over them.

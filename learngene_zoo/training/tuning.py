@@ -110,5 +110,5 @@ def _describe_failure(
     sentence = (
         f"the training diverged: {reason}; {epoch} are kept (validation {metric} {value:.4f})"
     )
-    advice = chance or f"train again with a smaller --lr ({recipe.lr:g} was used), or with --clip 1"
+    advice = chance or f"train again with a smaller lr ({recipe.lr:g} was used), or with clip 1"
     return {"diverged": True, **at_chance, "warning": f"{sentence}; {advice}"}
