@@ -115,13 +115,13 @@ def plan(
         method = method_of(config, folder)
     members = family(config, expander or method.expander, target or Target())
     if budget:
-        from learngene_zoo.lifecycle.latency import affordable
+        from learngene_zoo.lifecycle.latency import require_fitting
 
         if budget.max_latency is not None:
             raise WrongCall(
                 "plan does not measure latency; leave out max_latency, or use it with expand"
             )
-        members = affordable(members, budget)
+        members = require_fitting(members, budget)
     return sorted(members, key=lambda member: member.cost(convention))
 
 
