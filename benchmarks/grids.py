@@ -19,7 +19,7 @@ from learngene_zoo.bench.results.rows import Row, read_rows
 from learngene_zoo.bench.results.summary import STEMS
 from learngene_zoo.bench.running.executors import Executor, Workers
 from learngene_zoo.bench.running.extraction import ExtractionCost
-from learngene_zoo.bench.running.runner import run_grid
+from learngene_zoo.bench.running.runner import claim_workspace, run_grid
 from learngene_zoo.method.sizes import Member
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import to_json
@@ -86,6 +86,7 @@ def describe_gain(row: Mapping[str, Any], rival: str) -> str:
 
 def place_learngene(extraction: Extraction, card: Path, out: Path) -> None:
     """Copy a bundled learngene to the folder in which a grid looks for an extraction."""
+    claim_workspace(out, anew=False)
     folder = extraction.folder(out)
     if not folder.exists():
         shutil.copytree(card, folder)

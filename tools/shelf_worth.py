@@ -21,7 +21,6 @@ from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.records import CONTROLS, CardResults
 from learngene_zoo.bench.grid.cell import MORE_AXES, Arm, Cell, Extraction
 from learngene_zoo.bench.grid.grid import RECIPE, SCRATCH, set_epochs
-from learngene_zoo.bench.running.runner import claim_workspace
 from learngene_zoo.families.family import cost
 from learngene_zoo.method.contract import BUNDLED
 from learngene_zoo.method.sizes import Member
@@ -40,7 +39,6 @@ def measure_worth(arm: Arm, card: Path, out: Path) -> CardResults:
 
     The results of all cards are in one folder, so that they share the scratch arm.
     """
-    claim_workspace(out, anew=False)
     place_learngene(Extraction(arm=replace(arm, name=""), seed=SEED), card, out)
     members = lifecycle.plan(card)
     sizes = choose_sizes(members)

@@ -21,7 +21,7 @@ validation or test image is read.
 Command: resumable. DINOV2 is a folder that `python benchmarks/real_ancestries.py dinov2-small
 DINOV2` writes.
 
-    python benchmarks/archive/closed_form_cosine.py [--ancestry DINOV2] [--only WORD ...]
+    python benchmarks/archive/closed_form_cosine.py [--ancestry DINOV2] [--only TASK ...]
     python benchmarks/archive/closed_form_cosine.py --table
 
 Results: benchmarks/results/closed_form_cosine.jsonl.
@@ -30,7 +30,6 @@ Page: docs/results/closed_form.md.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -79,38 +78,25 @@ Cut = tuple[tuple[int, ...], int]  # the first block of each run, and how many b
 
 def main() -> None:
     """Measure what is missing, print the tables, and keep them."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--ancestry", help="the folder of DINOv2-S (default: the bundled model)")
-    parser.add_argument("--only", nargs="*", default=[], help="tasks or arms (default: all)")
-    parser.add_argument("--table", action="store_true", help="measure nothing")
-    given = parser.parse_args()
-    if not given.table:
-        name = "dinov2" if given.ancestry else "bundled"
-        arms = [arm for arm in ARMS if arm in given.only] or list(ARMS)
-        tasks = [task for task in TASKS[name] if task in given.only] or list(TASKS[name])
-        groups = [[task] for task in tasks] if name == "dinov2" else [tasks]
-        for group in groups:
-            measure_tasks(name, given.ancestry or "bundled", group, arms)
+    truncation.measure_named_tasks(__doc__, TASKS, measure_task)
     table = make_table(read_rows(ROWS))
     replace_between(DOCS / "results" / "closed_form.md", "cosine", table)
     print(table)
 
 
-def measure_tasks(name: str, ancestry: str, task_names: Sequence[str], arms: Sequence[str]) -> None:
-    """Build every arm and size once, and measure it on some tasks.
+def measure_task(name: str, ancestry: str, task_name: str) -> None:
+    """Build every arm and size, and measure it on a task.
 
-    The first task has the calibration images of DINOv2-S; the bundled model is calibrated with its
-    source task.
+    The task has the calibration images of DINOv2-S; the bundled model is calibrated with its source
+    task.
     """
     torch.set_num_threads(1)
     run = Run(seed=0, threads=1, device="cpu")
     opened = open_ancestry(ancestry, image_size=truncation.PIXELS if name == "dinov2" else None)
-    tasks = {task: choose_images(open_task(task), run.seed) for task in task_names}
+    task = choose_images(open_task(task_name), run.seed)
     if name == "dinov2":
         seen, others = (
-            hold_out_images(open_task(task_names[0]), images, slice(1), run.seed)
+            hold_out_images(open_task(task_name), images, slice(1), run.seed)
             for images in (slice(SOLVED), slice(SOLVED, SOLVED + OTHERS))
         )
     else:
@@ -129,34 +115,24 @@ def measure_tasks(name: str, ancestry: str, task_names: Sequence[str], arms: Seq
     costs = measure_costs(teacher, settings.ridge)
     cosines = measure_cosine_costs(teacher, settings.ridge)
     for layers, width in SIZES[name]:
-        built: dict[tuple[Cut, bool], dict[str, Any]] = {}
-        for arm in arms:
+        results: dict[tuple[Cut, bool], dict[str, float]] = {}
+        for arm in ARMS:
             cell = {"ancestry": name, "layers": layers, "width": width, "arm": arm}
-            missing = [task for task in task_names if not is_done({**cell, "task": task})]
-            if not missing:
+            if is_done({**cell, "task": task_name}):
                 continue
             cut, is_weighted = find_cut(arm, layers, costs, cosines), arm == "cosine rows"
-            if (cut, is_weighted) not in built:
+            if (cut, is_weighted) not in results:
                 with weigh_rows(is_weighted):
                     model, P_dD = build_model(teacher, layers, width, cut, settings)
-                errors = measure_errors(model, judge, P_dD, cut[1])
-                probes = {
-                    task: measure_probes(model, tasks[task], opened.input_format, run)
-                    for task in missing
+                results[cut, is_weighted] = {
+                    **measure_probes(model, task, opened.input_format, run),
+                    **measure_errors(model, judge, P_dD, cut[1]),
                 }
-                built[cut, is_weighted] = {"errors": errors, "probes": probes}
-            found = built[cut, is_weighted]
-            for task in missing:
-                row = {
-                    **cell,
-                    "task": task,
-                    "runs": list(cut[0]),
-                    "depth": cut[1],
-                    **found["probes"][task],
-                    **found["errors"],
-                }
-                append_row(ROWS, row)
-                print(row, flush=True)
+            runs, depth = cut
+            row = {**cell, "task": task_name, "runs": list(runs), "depth": depth}
+            row |= results[cut, is_weighted]
+            append_row(ROWS, row)
+            print(row, flush=True)
 
 
 def is_done(cell: dict[str, Any]) -> bool:

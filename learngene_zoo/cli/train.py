@@ -23,7 +23,7 @@ from learngene_zoo.cli.options import (
 )
 from learngene_zoo.cli.sections import SettingsCommand, SizeOption, TrainingOption
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.families.spec import DEFAULT_FAMILY, LANGUAGE_FAMILY
+from learngene_zoo.families.spec import DEFAULT_FAMILY
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.lifecycle.training_warnings import describe_few, name_sample
 from learngene_zoo.method.sizes import Target
@@ -35,6 +35,7 @@ from learngene_zoo.text import printable, shell_word
 # A small model whose weights are still useful to inherit. `FROM_TASK` comes from the task.
 SPEC = ViTSpec(layers=12, width=96, heads=3, image_size=32, patch_size=8)
 FROM_TASK = ("classes", "channels", "dense")
+LANGUAGE_FAMILIES = lifecycle.list_language_families()
 HELPS = {
     **{setting.name: setting.help for setting in settings_of(Target())},
     "patch_size": "height and width of a patch in pixels",
@@ -123,7 +124,7 @@ def refuse_typed(parameters: Iterable[str], reason: str) -> None:
     for option in context.command.params:
         is_typed = context.get_parameter_source(str(option.name)) is ParameterSource.COMMANDLINE
         if option.name in parameters and is_typed:
-            families = " or ".join(lifecycle.list_language_families())
+            families = " or ".join(LANGUAGE_FAMILIES)
             raise WrongCall(f"{option.opts[0]} {reason.format(families=families)}")
 
 
@@ -132,12 +133,14 @@ command = SettingsCommand(
     callback=train,
     help="Train a Vision Transformer from scratch: an ancestry model to extract from, or a model "
     "of any size to compare with.\n\n"
-    f"With --family {LANGUAGE_FAMILY} it is a language model with its tokenizer, trained to "
-    "predict the next word of texts: by default 6 layers of width 96 with 3 heads.",
+    f"With --family {' or '.join(LANGUAGE_FAMILIES)} it is a language model with its "
+    "tokenizer, trained to predict the next word of texts: by default 6 layers of width 96 with 3 "
+    "heads.",
     epilog="\b\nExamples:\n"
     "  lgzoo train\n"
     "  lgzoo train --task digits --layers 6 --width 64 --heads 2 -o scratch\n"
-    f"  lgzoo train --family {LANGUAGE_FAMILY} --texts words --texts text:notes.txt -o language",
+    f"  lgzoo train --family {LANGUAGE_FAMILIES[0]} --texts words --texts text:notes.txt "
+    "-o language",
     params=[
         click.Option(
             ["--task"],
@@ -148,7 +151,7 @@ command = SettingsCommand(
         ),
         choice_option(
             "--family",
-            [DEFAULT_FAMILY, *lifecycle.list_language_families()],
+            [DEFAULT_FAMILY, *LANGUAGE_FAMILIES],
             DEFAULT_FAMILY,
             "Kind of model.",
         ),

@@ -19,7 +19,6 @@ from learngene_zoo.settings import FLAT, OMIT_DEFAULT, Bounds, Json, check_bound
 # The package of each family by name. Saved JSON names the family; the default is `vit`.
 FAMILIES = {name: f"learngene_zoo.families.{name}" for name in ("vit", "eva", "gpt2", "bert")}
 DEFAULT_FAMILY = "vit"
-LANGUAGE_FAMILY = "gpt2"  # in the help of `lgzoo train`
 
 # The input of the head: the class token, a mean or maximum of the other tokens, or the output of an
 # attention layer over them.
@@ -202,19 +201,24 @@ class Spec:
         return 0
 
     @property
-    def prefix_tokens(self) -> int:
-        """The number of learned tokens before those of the input."""
-        return 0
-
-    @property
     def class_token(self) -> bool:
         """Whether the first learned token is a class token."""
         return False
 
     @property
+    def registers(self) -> int:
+        """The number of further learned tokens before those of the input."""
+        return 0
+
+    @property
+    def prefix_tokens(self) -> int:
+        """The number of learned tokens before those of the input."""
+        return int(self.class_token) + self.registers
+
+    @property
     def pools_by_attention(self) -> bool:
-        """Whether an attention layer pools the tokens."""
-        return False
+        """Whether an attention layer pools the tokens; dense models have no pooling."""
+        return self.pool == "map" and not self.dense
 
     @property
     def supports_rotary(self) -> bool:
@@ -346,19 +350,9 @@ class PictureSpec(Spec):
     mlp_ratio: float = 4.0
 
     @property
-    def pool(self) -> Pool:
-        """The pooling, which selects the input of the head."""
-        return "token"
-
-    @property
     def class_token(self) -> bool:
         """Whether a class token comes before the patches."""
         return True
-
-    @property
-    def registers(self) -> int:
-        """The number of further learned tokens before the patches."""
-        return 0
 
     @property
     def no_embed_class(self) -> bool:
@@ -381,11 +375,6 @@ class PictureSpec(Spec):
         return self.grid**2
 
     @property
-    def prefix_tokens(self) -> int:
-        """The number of tokens before the patches: the class token and the registers."""
-        return int(self.class_token) + self.registers
-
-    @property
     def tokens(self) -> int:
         """The number of tokens in every block."""
         return self.prefix_tokens + self.patches
@@ -394,11 +383,6 @@ class PictureSpec(Spec):
     def positions(self) -> int:
         """The number of rows of the position embedding."""
         return self.patches if self.no_embed_class else self.tokens
-
-    @property
-    def pools_by_attention(self) -> bool:
-        """Whether an attention layer pools the tokens; dense models have no pooling."""
-        return self.pool == "map" and not self.dense
 
     def with_(self, **changes: Any) -> Self:
         """Return this spec with other values; a value of None leaves a field unchanged.

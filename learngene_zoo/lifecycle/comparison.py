@@ -16,7 +16,7 @@ from learngene_zoo.families.spec import InputFormat
 from learngene_zoo.families.tensors import example_inputs
 from learngene_zoo.families.text_format import TextFormat
 from learngene_zoo.intervals import Gain, paired_gain
-from learngene_zoo.lifecycle.latency import seconds_of
+from learngene_zoo.lifecycle.latency import time_forward
 from learngene_zoo.pretrained.timm_model import TimmModel
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
@@ -120,7 +120,7 @@ def _measure_model(
     module = model.model()
     judged = judge(module, task, split, model.input_format, run)
     params, flops = cost_of(module, model.input_format)
-    latency = seconds_of(module, example_inputs(model.input_format, 1), run) if timed else None
+    latency = time_forward(module, example_inputs(model.input_format, 1), run) if timed else None
     return Contender(
         evaluation=judged.evaluation, params=params, flops=flops, latency=latency
     ), judged

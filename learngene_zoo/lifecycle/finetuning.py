@@ -147,13 +147,7 @@ def finetune(
     check_start(out, run, force)
     from learngene_zoo.runs.progress import check_tracker, say
     from learngene_zoo.tasks.catalogue import say_notes
-    from learngene_zoo.tasks.splits import ensure_validation
     from learngene_zoo.training.automatic import resolve_auto
-    from learngene_zoo.training.heads import (
-        describe_head,
-        has_trained_head,
-        initialise_head,
-    )
     from learngene_zoo.training.tuning import tune
 
     check_tracker(run.tracker, run.folder if out is None else Path(out))
@@ -163,16 +157,9 @@ def finetune(
     # Unknown settings are refused before any data is opened.
     _, _, automatic = _named_settings(named.recipe, tuning, settings)
     data = open_task_for(start, task, "finetune", run)
-    usual = recipe is None and "lr" not in settings and data.name not in named.task_lr
-    usual_rate, usual_decay = choose_rates(start)
-    rate = usual_rate if usual else named.task_lr.get(data.name, named.recipe.lr)
-    decay = usual_decay if recipe is None and preset is None else named.recipe.layer_decay
-    usual_settings: dict[str, Any] = {"lr": rate, "layer_decay": decay}
-    if data.is_text:
-        usual_settings["augment"] = "none"
-        if recipe is None:
-            usual_settings["layer_decay"] = 1.0
-    recipe, tuning, _ = _named_settings(replace(named.recipe, **usual_settings), tuning, settings)
+    has_rate = recipe is not None or "lr" in settings or data.name in named.task_lr
+    defaults = _choose_defaults(start, data, named, recipe, preset, has_rate=has_rate)
+    recipe, tuning, _ = _named_settings(defaults, tuning, settings)
     if data.is_text:
         check_text_recipe(recipe)
     request = {"recipe": {**to_json(recipe), **automatic}, "tuning": to_json(tuning)}
@@ -181,25 +168,17 @@ def finetune(
         say_notes([data], run)
         if data.is_text:
             _note_truncation(start, data)
-        seed = derive_seed(run.seed, "head")
-        fresh = start.for_task(data.name, data.class_names, seed=seed, dense=data.dense)
-        fresh = fresh.with_fit(tuning.fit or choose_fit(start, data))
-        if tuning.head == "ridge" and is_pretrained(start) and not has_trained_head(start, data):
-            fresh, record = initialise_head(fresh, ensure_validation(data), recipe, run)
-            fresh = replace(fresh, provenance={**fresh.provenance, "head": record})
-            say(run, describe_head(record))
+        fresh = _build_start(start, data, recipe, tuning, run)
         resolved, tried = resolve_auto(fresh, data, recipe, run, automatic)
         lesson, lessons = _lesson(tuning, fresh, data, run)
         result = tune(
             fresh, data, resolved, run, keep=tuning.keep, patience=tuning.patience, lesson=lesson
         )
-        if lessons:
-            result = replace(result, provenance={**result.provenance, "teacher": lessons})
-        if usual:
+        if not has_rate:
             say(run, describe_rates(start, recipe))
-        return (
-            replace(result, provenance={**result.provenance, "found": tried}) if tried else result
-        )
+        records = {"teacher": lessons, "found": tried}
+        kept = {name: record for name, record in records.items() if record}
+        return replace(result, provenance={**result.provenance, **kept})
 
     plan = {"model": start.identity, "task": to_json(data.record), **request}
     origins = find_origins(data, task, start)
@@ -209,6 +188,57 @@ def finetune(
     )
     warn_of_training(result)
     return remember(result, origins, load_model, out)
+
+
+def _choose_defaults(
+    model: Descendant | TimmModel,
+    task: Task,
+    named: Finetuning,
+    recipe: Recipe | None,
+    preset: str | None,
+    *,
+    has_rate: bool,
+) -> Recipe:
+    """Return the recipe of `named` with the defaults that depend on the model and the task.
+
+    Args:
+        model: the model.
+        task: the task.
+        named: the recipe, or the preset that replaces it.
+        recipe: the recipe, if one is given.
+        preset: the name of the preset, if one is given.
+        has_rate: whether a learning rate is given, by itself or in the recipe or the preset.
+    """
+    rate, decay = choose_rates(model)
+    if has_rate:
+        rate = named.task_lr.get(task.name, named.recipe.lr)
+    if recipe is not None or preset is not None:
+        decay = named.recipe.layer_decay
+    if not task.is_text:
+        return replace(named.recipe, lr=rate, layer_decay=decay)
+    decay = 1.0 if recipe is None else decay
+    return replace(named.recipe, lr=rate, layer_decay=decay, augment="none")
+
+
+def _build_start(
+    model: Descendant | TimmModel, task: Task, recipe: Recipe, tuning: FinetuneConfig, run: Run
+) -> Descendant | TimmModel:
+    """Return the model with a head for the task.
+
+    A new head of a pretrained model starts from a ridge regression, unless it is to be random.
+    """
+    from learngene_zoo.runs.progress import say
+    from learngene_zoo.tasks.splits import ensure_validation
+    from learngene_zoo.training.heads import describe_head, has_trained_head, initialise_head
+
+    seed = derive_seed(run.seed, "head")
+    start = model.for_task(task.name, task.class_names, seed=seed, dense=task.dense)
+    start = start.with_fit(tuning.fit or choose_fit(model, task))
+    if tuning.head == "random" or not is_pretrained(model) or has_trained_head(model, task):
+        return start
+    start, record = initialise_head(start, ensure_validation(task), recipe, run)
+    say(run, describe_head(record))
+    return replace(start, provenance={**start.provenance, "head": record})
 
 
 def _note_truncation(model: Descendant | TimmModel, task: Task) -> None:

@@ -24,6 +24,7 @@ from learngene_zoo.artifacts.records import (
     read_provenance,
 )
 from learngene_zoo.errors import WrongCall
+from learngene_zoo.lifecycle.learngenes import locate_own_data
 from learngene_zoo.lifecycle.opening import own_run, recall_origins
 from learngene_zoo.lifecycle.rates import check_text_recipe, choose_fit, choose_heal_rate
 from learngene_zoo.lifecycle.round_sizes import check_unchanged, plan_rounds
@@ -35,7 +36,7 @@ from learngene_zoo.runs.folder import check_start, locate_run, produce
 from learngene_zoo.runs.progress import print_note
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Json, Recipe, settings_of, to_json, with_settings
-from learngene_zoo.tasks.catalogue import locate_task, open_task
+from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.tasks.task import check_inputs, stamp_tasks
 from learngene_zoo.training.healing.settings import HEAL, HEALING, WITHOUT_MEANING, HealConfig
 
@@ -109,23 +110,21 @@ def heal(
     start = check_healable(open_model(model, offline=run.offline))
     if healing.rounds > 1:
         check_unchanged(start)
-    if recipe is None and "lr" not in settings:
-        resolved = replace(resolved, lr=choose_heal_rate(start))
     recorded = _read_ancestries(start, teacher)
     data, probed = _open_data(images, task, run)
     for samples in (data, probed):
         if samples is not None:
             check_inputs(samples, start.input_format)
     opened = {images: data} if task is None or probed is None else {images: data, task: probed}
+    if recipe is None:
+        resolved = _choose_defaults(resolved, start, data, settings)
     if data.is_text:
-        if recipe is None and "augment" not in settings:
-            resolved = replace(resolved, augment="none")
         check_text_recipe(resolved)
     ancestry, records, located = _open_teacher(start, recorded, teacher, run)
     check_comparable(start.spec, ancestry.spec)
     plan = plan_rounds(start, ancestry.spec, healing.rounds) if healing.rounds > 1 else None
     own = [start.task] if start.task is not None and is_own_data(start.task) else []
-    origins = {**_locate(opened), **recall_origins(start, "heal", own), **located}
+    origins = {**locate_own_data(opened), **recall_origins(start, "heal", own), **located}
 
     def make(run: Run) -> Descendant:
         say_notes([data], run)
@@ -231,6 +230,18 @@ def configure(
     return replace(recipe, images=healing.max_images or recipe.images), healing
 
 
+def _choose_defaults(
+    recipe: Recipe, start: Descendant, data: Task, settings: Mapping[str, Any]
+) -> Recipe:
+    """Return the recipe with the defaults that depend on model and data, unless they are named."""
+    defaults: dict[str, Any] = {"lr": choose_heal_rate(start)}
+    if data.is_text:
+        defaults["augment"] = "none"
+    return replace(
+        recipe, **{name: value for name, value in defaults.items() if name not in settings}
+    )
+
+
 def check_healable(model: Descendant | TimmModel) -> Descendant:
     """Return the model if it can be healed.
 
@@ -307,12 +318,3 @@ def _open_teacher(
         {name: start.provenance.get(name) for name in names},
         {record.source: origin for record in same for origin in located},
     )
-
-
-def _locate(opened: Mapping[str, Task]) -> dict[str, LocalOrigin]:
-    """Return the locations of the user's own data, by their references."""
-    return {
-        reference: locate_task(data, reference)
-        for reference, data in opened.items()
-        if is_own_data(reference)
-    }

@@ -43,21 +43,21 @@ def choose(
         raise WrongCall(
             "this learngene has no descendant with these sizes; `lgzoo show` lists its sizes"
         )
-    affordable_ones = affordable(ordered, budget, convention)
+    fitting = require_fitting(ordered, budget, convention)
     if budget.max_latency is None:
-        return affordable_ones[0]
-    for member in affordable_ones:
+        return fitting[0]
+    for member in fitting:
         seconds = latency(member)
         if seconds <= budget.max_latency:
             return member
     raise WrongCall(
         f"no descendant takes at most {human_seconds(budget.max_latency)} per image; "
-        f"the smallest ({affordable_ones[-1].spec.layers} layers) takes "
+        f"the smallest ({fitting[-1].spec.layers} layers) takes "
         f"{human_seconds(seconds)} on this machine"
     )
 
 
-def affordable(
+def require_fitting(
     members: Sequence[Member], budget: Budget, convention: Convention = "exact"
 ) -> list[Member]:
     """Return the members within the budget of parameters and FLOPs.
@@ -124,10 +124,10 @@ def latency(spec: Spec, run: Run) -> float:
     """
     from learngene_zoo.families.tensors import example_inputs, initial, model_of
 
-    return seconds_of(model_of(spec, initial(spec, run.seed)), example_inputs(spec, 1), run)
+    return time_forward(model_of(spec, initial(spec, run.seed)), example_inputs(spec, 1), run)
 
 
-def seconds_of(model: nn.Module, inputs: torch.Tensor, run: Run) -> float:
+def time_forward(model: nn.Module, inputs: torch.Tensor, run: Run) -> float:
     """Measure the seconds of one forward pass of a module in eval mode, as `latency` does."""
     from statistics import median  # slow to import
 

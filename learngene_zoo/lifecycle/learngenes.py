@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -115,13 +115,13 @@ def plan(
         method = method_of(config, folder)
     members = family(config, expander or method.expander, target or Target())
     if budget:
-        from learngene_zoo.lifecycle.latency import affordable
+        from learngene_zoo.lifecycle.latency import require_fitting
 
         if budget.max_latency is not None:
             raise WrongCall(
                 "plan does not measure latency; leave out max_latency, or use it with expand"
             )
-        members = affordable(members, budget)
+        members = require_fitting(members, budget)
     return sorted(members, key=lambda member: member.cost(convention))
 
 
@@ -185,10 +185,7 @@ def extract(
     check_start(out, run, force)
     for source in sources:
         check_source(source)
-    looks = method.tasks != "none"  # else a task is only the purpose of descendants
-    references = (
-        method.references(named, sources) if looks and (named or extractor.needs_tasks()) else []
-    )
+    needs, is_read = _list_references(method, extractor, named, sources)
     _check_outline(method, extractor, sources, image_size, pool)
     from learngene_zoo.pretrained.ancestry import open_ancestry, origins_of_models
 
@@ -199,15 +196,14 @@ def extract(
     ]
     # Refuses impossible settings before anything is written.
     extractor.outline([ancestry.spec for ancestry in opened])
-    needs = references if references and extractor.needs_tasks() else tasks_named(named)[:1]
-    require_labels = method.uses_labels or not looks
+    require_labels = method.uses_labels or method.tasks == "none"
     opened_tasks = [
         open_task(reference, offline=run.offline, require_labels=require_labels)
         for reference in needs
     ]
     for task in opened_tasks:
         check_inputs(task, opened[0].input_format if opened else None)
-    data = opened_tasks if references and extractor.needs_tasks() else []
+    data = opened_tasks if is_read else []
     purpose = opened_tasks[0].purpose if named and opened_tasks[0].is_labelled else None
     _check_distinct(data)
     settings = {
@@ -236,7 +232,7 @@ def extract(
         )
 
     origins = {
-        **_origins(opened_tasks, needs),
+        **locate_own_data(dict(zip(needs, opened_tasks, strict=True))),
         **origins_of_models([ancestry.record for ancestry in opened]),
     }
     stamps = partial(stamp_tasks, data)
@@ -318,16 +314,12 @@ def expand(
     from learngene_zoo.artifacts.descendant import Descendant, apply_control, load_descendant
 
     gene = shelf.open_learngene(source, offline=run.offline)
-    typed = [named, *to_json(configured).values()]
-    unnamed = [
-        task
-        for task in (target.task,)
-        if task is not None and is_own_data(task) and task not in typed
-    ]
-    with open_for_artifact(gene, "expand", unnamed):
+    task, typed = target.task, [named, *to_json(configured).values()]
+    is_unnamed = task is not None and is_own_data(task) and task not in typed
+    with open_for_artifact(gene, "expand", [str(task)] if is_unnamed else ()):
         descendant = check_returned(configured, Descendant, configured(gene, target, run))
         origins = {
-            **_origins_for(target.task, named if out is not None else None, run),
+            **_origins_for(task, named if out is not None else None, run),
             **_origins_of_ancestries(gene.config, run),
         }
     check_built(configured, gene.config.spec, target, descendant.spec)
@@ -338,7 +330,7 @@ def expand(
     names = class_names or descendant.class_names
     descendant = replace(
         descendant,
-        task=target.task,
+        task=task,
         class_names=names,
         view=gene.config.view,
         provenance=provenance,
@@ -376,6 +368,20 @@ def plot(
     with new_file(path, force) as draft, plotting.style():
         plotting.save(draw(gene, expander or method.expander), draft)
     return path
+
+
+def _list_references(
+    method: Method, extractor: Extractor, named: Sequence[str], sources: Sequence[str]
+) -> tuple[list[str], bool]:
+    """Return the tasks that an extraction opens, and whether it reads their samples.
+
+    Else the first of the named ones is only the purpose of the descendants.
+    """
+    if extractor.needs_tasks() and method.tasks != "none":
+        return method.references(named, sources), True
+    if named and method.tasks != "none":
+        method.references(named, sources)  # raises for a wrong number of tasks
+    return tasks_named(named)[:1], False
 
 
 def _check_setting_names(names: Iterable[str], extractor: Extractor) -> None:
@@ -467,14 +473,13 @@ def _for_task(
     return chosen, names
 
 
-def _origins(tasks: Sequence[Task], references: Sequence[str]) -> dict[str, LocalOrigin]:
-    """Return the locations of the user's own data, by their references."""
-    pairs = [
-        (task, reference)
-        for task, reference in zip(tasks, references, strict=True)
+def locate_own_data(opened: Mapping[str, Task]) -> dict[str, LocalOrigin]:
+    """Return the locations of the user's own data among tasks, by their references."""
+    return {
+        reference: locate_task(task, reference)
+        for reference, task in opened.items()
         if is_own_data(reference)
-    ]
-    return {reference: locate_task(task, reference) for task, reference in pairs}
+    }
 
 
 def _origins_for(task: str | None, named: str | None, run: Run) -> dict[str, LocalOrigin]:
@@ -485,7 +490,7 @@ def _origins_for(task: str | None, named: str | None, run: Run) -> dict[str, Loc
     if task is None or not is_own_data(task):
         return {}
     if task == named:
-        return _origins([open_task(task, offline=run.offline)], [task])
+        return locate_own_data({task: open_task(task, offline=run.offline)})
     origin = find_origin(task)
     return {task: origin} if origin else {}
 

@@ -5,7 +5,6 @@ The command line prints its own lines about these and ignores the warnings.
 
 from __future__ import annotations
 
-import re
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
@@ -22,10 +21,7 @@ PACKAGE = f"{Path(__file__).resolve().parents[1]}/"
 
 
 def warn_of_training(model: Any) -> None:
-    """Warn once if a training failed, else if few validation samples chose the weights.
-
-    The texts are those of the command line, with Python's arguments instead of options.
-    """
+    """Warn once if a training failed, else if few validation samples chose the weights."""
     metrics = model.provenance.get("metrics") or {}
     few, kept = describe_few(metrics, name_sample(model)), metrics.get("kept_epoch")
     if metrics.get("warning"):
@@ -37,8 +33,6 @@ def warn_of_training(model: Any) -> None:
 def warn(text: str) -> None:
     """Give a `TrainingWarning` that points at the caller of the package; none for an empty text."""
     if text and is_first():
-        text = re.sub(r"--(\w+) (?=\d)", r"\1=", text)
-        text = re.sub(r"--(?=\w)", "", text)
         warnings.warn(text, TrainingWarning, stacklevel=_count_own_frames())
 
 

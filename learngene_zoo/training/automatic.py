@@ -60,7 +60,7 @@ def resolve_auto(
     quiet = replace(run, lines=False, progress=False, tracker=None)
     if "batch_size" in names:
         record_of_size = once(
-            quiet.part("batch-size"), "finetune.batch_size", largest_batch, recipe, (start, task)
+            quiet.part("batch-size"), "finetune.batch_size", find_batch_size, recipe, (start, task)
         ).record
         recipe = replace(recipe, batch_size=record_of_size["batch_size"])
         record["batch_size"] = "auto"
@@ -72,8 +72,8 @@ def resolve_auto(
             part = once(
                 quiet.part(f"lr/{rate:g}"),
                 "finetune.lr",
-                tried_rate,
-                _short(recipe, task, rate),
+                measure_rate,
+                _shorten(recipe, task, rate),
                 (start, task),
             )
             say(run, f"learning rate {rate:g}: {part.record['value']:.4f} on validation images")
@@ -104,7 +104,7 @@ def choose_rate(values: Mapping[float, float]) -> float:
     return max(values, key=lambda rate: (values[rate], -rate))
 
 
-def _short(recipe: Recipe, task: Task, rate: float) -> Recipe:
+def _shorten(recipe: Recipe, task: Task, rate: float) -> Recipe:
     epochs = max(1, recipe.epochs // EPOCHS_PER_TRIAL_EPOCH)
     images = min(recipe.images or task.sizes["train"], MAX_TRIAL_IMAGES)
     return replace(
@@ -112,7 +112,7 @@ def _short(recipe: Recipe, task: Task, rate: float) -> Recipe:
     )
 
 
-def tried_rate(
+def measure_rate(
     recipe: Recipe, start: Descendant | TimmModel, task: Task, run: Run
 ) -> tuple[StateDict, dict[str, Json]]:
     """Train briefly and return the result on validation images, or 0 if training diverges."""
@@ -123,10 +123,10 @@ def tried_rate(
     return {}, {"value": metrics[f"validation_{metric_for(task).name}"]}
 
 
-def largest_batch(
+def find_batch_size(
     recipe: Recipe, start: Descendant | TimmModel, task: Task, run: Run
 ) -> tuple[StateDict, dict[str, Json]]:
-    """Return the batch size of a step, over all processes."""
+    """Return the largest batch size of a step over all processes; on a CPU a fixed one."""
     device = open_device(run)
     if device.type != "cuda":
         return {}, {
@@ -134,13 +134,15 @@ def largest_batch(
         }
     most = max(1, min(MAX_BATCH_SIZE, recipe.images or task.sizes["train"]) // world())
     size = min(
-        gather_values(largest(lambda images: _fits(images, start, task, recipe, run, device), most))
+        gather_values(
+            find_largest(lambda images: _fits(images, start, task, recipe, run, device), most)
+        )
     )
     global_size = size * world()
     return {}, {"batch_size": max(global_size - global_size % recipe.accumulate, recipe.accumulate)}
 
 
-def largest(fits: Callable[[int], bool], most: int) -> int:
+def find_largest(fits: Callable[[int], bool], most: int) -> int:
     """Return the largest power of two up to `most` for which `fits` is true.
 
     Raises `Unavailable` if not even 1 fits.

@@ -146,7 +146,7 @@ def describe_chance(value: float, task: Task, recipe: Recipe) -> str:
     return (
         f"the model is no better than a constant answer on {task.sizes['validation']} validation"
         f" {task.sample_noun}s ({value:.4f}, and {share:.4f} by the most frequent class); train"
-        f" again with a smaller --lr ({recipe.lr:g} was used), or for longer"
+        f" again with a smaller lr ({recipe.lr:g} was used), or for longer"
     )
 
 

@@ -1,8 +1,7 @@
-"""Fine-tuning that is watched: validation after every epoch, the best weights kept, early stopping,
-the figure on test images.
+"""Fine-tuning with validation after every epoch, early stopping and a result on test images.
 
-`tune` is what the verb `finetune` does; everything else that trains on labels uses `fit`, which
-looks at validation images once, at the end. `watch` describes what happens after every epoch.
+The verb `finetune` uses `tune`. Everything else that trains on labels uses `fit`, which validates
+once, at the end. `watch` validates after every epoch and keeps the best weights.
 """
 
 from __future__ import annotations
@@ -37,16 +36,27 @@ def tune(
     patience: int | None = None,
     lesson: Callable[[nn.Module, Any], nn.Module] | None = None,
 ) -> M:
-    """Train all weights of `start` on a task, validated after every epoch, and evaluate what is
-    kept on the test images.
+    """Train all weights of a model on a task, validate every epoch, and evaluate the kept weights.
 
-    `keep`: the weights of the epoch that `choose_epoch` names from the validation images, epoch 0
-    included, or those of the last. `patience`: stop after so many epochs without a better one.
-    Where the task has no validation images, a tenth of its training images are; its test images
-    decide nothing. A training that diverges ends there: the weights of the epoch chosen until then
-    are kept, or those before training, and a `warning` in the metrics says so. `lesson` makes
-    another objective, a `Distilled`, of the task's and the model. The result has a report of it
-    all, `report.html`, among its files. Raises as `fit` does.
+    If the task has no validation images, a tenth of its training images are used instead; its test
+    images decide nothing. A training that diverges ends there: the weights of the epoch chosen
+    until then are kept, or those before training, and the metrics have a `warning`.
+
+    Args:
+        start: the model.
+        task: the task; the model's head must fit it.
+        recipe: settings of the training.
+        run: folder, seed, device and so on.
+        keep: "best" keeps the weights of `choose_epoch`, with epoch 0 among them; "last" those of
+            the last epoch.
+        patience: stop after this many epochs without a better one; None: never.
+        lesson: returns another objective, a `Distilled`, for that of the task and the model.
+
+    Returns:
+        The trained model, with a report among its files, `report.html`.
+
+    Raises:
+        WrongCall: for a model whose head does not fit the task.
     """
     sizes, task = task.sizes, ensure_validation(task)
     model, objective, loader = prepare_training(start, task, recipe, run)
@@ -94,9 +104,14 @@ def tune(
 def _describe_failure(
     failure: str, kept: Mapping[str, Json], metric: str, task: Task, recipe: Recipe
 ) -> dict[str, Json]:
-    """Return what the metrics record of a training that diverged or learnt nothing.
+    """Return the metrics' record of a training that diverged or learnt nothing; {} of others.
 
-    Nothing of any other.
+    Args:
+        failure: the error of a training that diverged, else "".
+        kept: the record of the kept epoch.
+        metric: the name of the metric.
+        task: the task.
+        recipe: settings of the training.
     """
     value: Any = kept[f"validation_{metric}"]
     chance = describe_chance(value, task, recipe)
@@ -110,5 +125,5 @@ def _describe_failure(
     sentence = (
         f"the training diverged: {reason}; {epoch} are kept (validation {metric} {value:.4f})"
     )
-    advice = chance or f"train again with a smaller --lr ({recipe.lr:g} was used), or with --clip 1"
+    advice = chance or f"train again with a smaller lr ({recipe.lr:g} was used), or with clip 1"
     return {"diverged": True, **at_chance, "warning": f"{sentence}; {advice}"}

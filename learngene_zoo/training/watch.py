@@ -4,8 +4,8 @@ The model is evaluated before the first step, too: as epoch 0 it competes with t
 best one, so that a training never ends below its start on the validation images.
 
 In the run's folder, `metrics.jsonl` has the validation of every epoch, and `best-<epoch>` the
-weights of the one to keep so far. Whatever a resumed run continues from, the chosen epoch until
-then is still there, so that it ends as if it had never been interrupted.
+weights to keep so far. The weights that the newest checkpoint needs stay there too, so that a
+resumed run ends with the same weights as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ Measure = Callable[[nn.Module, nn.Module | None], Validation]
 
 @dataclass(frozen=True, kw_only=True)
 class Epoch:
-    """What is known of a finished epoch."""
+    """The results of a finished epoch."""
 
     epoch: int  # from 1; 0 is before the first step
     step: int
@@ -62,14 +62,14 @@ class Epoch:
     others: Mapping[str, float] = field(default_factory=dict)  # further results by name
 
     def json(self, metric: str) -> dict[str, Json]:
-        """As a model's provenance records it."""
+        """Return the record of the epoch in a model's provenance."""
         loss: dict[str, Json] = {} if self.loss is None else {"loss": self.loss}
         return {"epoch": self.epoch, **loss, f"validation_{metric}": self.value}
 
 
 @dataclass(kw_only=True)
 class Watch:
-    """What happens after every epoch, and what is remembered of it."""
+    """Validation after every epoch, with the results and the weights to keep."""
 
     run: Run
     keep: Keep
@@ -100,7 +100,7 @@ class Watch:
             # A generator, which ends here if it is stopped early
             with closing(steps):  # type: ignore[type-var]
                 for step in steps:
-                    if self.after(step, model, measure, epochs):
+                    if self.end_step(step, model, measure, epochs):
                         break
         except TrainingFailed as error:
             failure = str(error)
@@ -116,8 +116,15 @@ class Watch:
         self.state = self._first if self.keep == "best" else None
         say(self.run, f"epoch 0 of {epochs}, before training: {result.text}")
 
-    def after(self, step: Step, model: nn.Module, measure: Measure, epochs: int) -> bool:
-        """Whether to stop after this step."""
+    def end_step(self, step: Step, model: nn.Module, measure: Measure, epochs: int) -> bool:
+        """Validate the model if the step ends an epoch, and return whether to stop the training.
+
+        Args:
+            step: the finished step.
+            model: the model that is trained.
+            measure: validates a model.
+            epochs: the number of epochs, for the lines.
+        """
         if self._began is None:
             self._resume(before=step.step)
             self._began = time.monotonic()
@@ -157,10 +164,7 @@ class Watch:
         return stop
 
     def finish(self, model: nn.Module, failed: bool) -> None:
-        """Leave the model with the weights to keep.
-
-        After a failure those of an earlier epoch, or of the start.
-        """
+        """Give the model the weights to keep; after a failure of an earlier epoch or the start."""
         if self._began is None:
             self._resume(before=None)
         if failed and self.state is None and self._last is None:
@@ -180,14 +184,14 @@ class Watch:
         return choose_epoch(self.history, self.images)
 
     def describe_kept(self, history: Sequence[dict[str, Json]]) -> dict[str, Json]:
-        """Return the record of the epoch whose weights are kept; empty where there was none."""
+        """Return the record of the epoch whose weights are kept; {} if there is none."""
         chosen = self._choose()
         if chosen is None:
             return {}
         return history[-1 if self.keep == "last" else self.history.index(chosen)]
 
     def _is_exhausted(self) -> bool:
-        best = _best_of(self.history)
+        best = _find_best(self.history)
         return (
             best is not None
             and self.patience is not None
@@ -195,9 +199,7 @@ class Watch:
         )
 
     def _resume(self, before: int | None) -> None:
-        """Take up what `metrics.jsonl` and the folder of the chosen epoch say of the steps before
-        this one.
-        """
+        """Restore the results and weights of the steps before this one from the run's folder."""
         if self.run.folder is None or not self.run.resume:
             return
         path = self.run.folder / METRICS
@@ -205,7 +207,7 @@ class Watch:
             for line in _lines(path):
                 if before is not None and line["step"] >= before:
                     break
-                self._take_up(line)
+                self._restore_line(line)
         except (KeyError, TypeError, ValueError) as error:
             raise BadFile(
                 f"{path} does not say what was trained; start again without --resume, with --force"
@@ -214,8 +216,8 @@ class Watch:
         if chosen is not None and chosen.epoch and self.keep == "best":
             self.state, _ = load_result(self.run.folder / f"{BEST}{chosen.epoch}")
 
-    def _take_up(self, line: Mapping[str, Any]) -> None:
-        """A line of `metrics.jsonl`: of a step, or of the validation after an epoch."""
+    def _restore_line(self, line: Mapping[str, Any]) -> None:
+        """Restore a line of `metrics.jsonl`: of a step, or of the validation after an epoch."""
         if VALUE not in line:
             self._losses.append(float(line["loss"]))
             return
@@ -230,10 +232,7 @@ class Watch:
         self.history.append(Epoch(epoch=number, step=step, loss=loss, value=value, others=others))
 
     def _save(self, epoch: Epoch) -> None:
-        """Write the weights to keep.
-
-        Those stay that the newest checkpoint would be continued with, and no others.
-        """
+        """Write the weights to keep, and remove those that no resumed run would need."""
         folder = self.run.folder
         if folder is None or self.state is None or not is_first():
             return
@@ -253,22 +252,21 @@ class Watch:
 
 
 def choose_epoch(history: Sequence[Epoch], images: int) -> Epoch | None:
-    """Return the epoch whose weights are kept: the last one within a standard error of the best,
-    and not below the first.
+    """Return the last epoch within a standard error of the best and not below the first.
 
-    The best of many epochs on few images is mostly one that was lucky, and early: the standard
-    error of an accuracy on 47 images is 7 points. Of epochs that the images cannot tell apart the
-    last one has been trained longest, at the lowest learning rates (the one-standard-error rule:
-    Hastie, Tibshirani and Friedman, The Elements of Statistical Learning, section 7.10).
-    docs/results/finetuning.md has the measurements.
+    On few images the best of many epochs is mostly an early one that was best by chance: the
+    standard error of an accuracy on 47 images is 7 points. Of epochs that the images cannot tell
+    apart the last one was trained longest, at the lowest learning rates (the one-standard-error
+    rule: Hastie, Tibshirani and Friedman, The Elements of Statistical Learning, section 7.10).
+    docs/results/finetuning.md has measurements.
 
     Args:
-        history: the epochs, with their accuracies on validation images; the first one is before any
+        history: the epochs, with their results on validation images; the first one is before any
             training.
-        images: how many validation images there are. 0: the values are no accuracies, and only
-            equals compete.
+        images: the number of validation images; 0 if the results are no accuracies: then the
+            last epoch with the best result is returned.
     """
-    best = _best_of(history)
+    best = _find_best(history)
     if best is None:
         return None
     error = math.sqrt(best.value * (1 - best.value) / images) if images else 0.0
@@ -276,8 +274,8 @@ def choose_epoch(history: Sequence[Epoch], images: int) -> Epoch | None:
     return [epoch for epoch in history if epoch.value >= least][-1]
 
 
-def _best_of(history: Sequence[Epoch]) -> Epoch | None:
-    """The first of those with the best value; None if there is none."""
+def _find_best(history: Sequence[Epoch]) -> Epoch | None:
+    """Return the first epoch with the largest value; None without epochs."""
     return max(history, key=lambda epoch: epoch.value, default=None)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from learngene_zoo import lifecycle
+from learngene_zoo.bench.running.runner import run_grid
 from learngene_zoo.bench.running.trial import size_of
 from learngene_zoo.families.family import cost
 from learngene_zoo.method.contract import BUNDLED, METHODS
@@ -71,3 +72,16 @@ def test_arms_are_tuned_on_a_real_task_and_a_drawn_one_with_the_most_images() ->
     assert inheritance.make_tuning(
         elsewhere, inheritance.make_grid(elsewhere, ANCESTRY)
     ).space.tasks == ("wings",)
+
+
+def test_tasks_without_a_version_are_measured_in_a_new_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def run_first(cells: Any, out: Path, run: Run, *_: Any, **__: Any) -> Any:
+        return run_grid(cells[:1], out, run)
+
+    monkeypatch.setattr(inheritance, "run_grid", run_first)
+    smoke = inheritance.BUDGETS["smoke"]
+    budget = replace(smoke, sizes=1, distilled=0, methods=("first_k",), augments=("none",))
+    cell, row = next(inheritance.measure_grid(budget, tmp_path, 1))
+    assert (cell.task, cell.version, row.error) == ("digits", 1, None)

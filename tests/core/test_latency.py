@@ -54,7 +54,7 @@ def test_the_warm_up_of_a_model_does_not_count(monkeypatch: pytest.MonkeyPatch) 
     clock = Clock()
     monkeypatch.setattr(latency, "time", clock)
     model = Model(clock.spend(slow_at_first(1.0)))
-    assert latency.seconds_of(
+    assert latency.time_forward(
         model, torch.zeros(1, 3, 8, 8), Run(threads=1, device="cpu")
     ) == pytest.approx(15.5)
 

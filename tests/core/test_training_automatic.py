@@ -18,7 +18,7 @@ from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
 from learngene_zoo.testing import tiny_task
 from learngene_zoo.training import automatic
-from learngene_zoo.training.automatic import LEARNING_RATES, largest, resolve_auto
+from learngene_zoo.training.automatic import LEARNING_RATES, find_largest, resolve_auto
 
 TASK = tiny_task()
 START = assemble(
@@ -33,13 +33,13 @@ RECIPE = Recipe(epochs=10, batch_size=16, lr=5e-4, warmup=3.0)
 )
 def test_the_largest_power_of_two_that_fits(room: int, most: int, found: int) -> None:
     calls = []
-    assert largest(lambda size: calls.append(size) or size <= room, most) == found
+    assert find_largest(lambda size: calls.append(size) or size <= room, most) == found
     assert max(calls) <= most
 
 
 def test_a_model_too_large_for_a_single_image_is_an_error() -> None:
     with pytest.raises(Unavailable, match="with a single image does not fit"):
-        largest(lambda size: False, 64)
+        find_largest(lambda size: False, 64)
 
 
 @pytest.mark.parametrize(("accumulate", "batch_size"), [(1, 64), (3, 63), (100, 100)])

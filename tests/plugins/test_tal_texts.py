@@ -131,6 +131,14 @@ def test_a_sink_reads_the_final_norm() -> None:
         build_text_graph(TINY, sink=(5, 1), cutoff=CUTOFF)
 
 
+def test_models_with_the_same_nodes_share_the_tensors_of_their_graphs() -> None:
+    graph = build_text_graph(TINY, cutoff=CUTOFF)
+    larger = TINY.with_(vocabulary=2 * TINY.vocabulary, width=2 * TINY.width)
+    assert build_text_graph(larger, cutoff=CUTOFF).distances is graph.distances
+    deeper = TINY.with_(layers=TINY.layers + 1)
+    assert len(build_text_graph(deeper, cutoff=CUTOFF)) > len(graph)
+
+
 def test_other_families_are_refused_in_one_line() -> None:
     with pytest.raises(WrongCall, match=r"'bert'.*norms come after.*use a GPT-2") as refused:
         build_text_graph(BERT.examples[0], cutoff=CUTOFF)

@@ -199,5 +199,5 @@ def describe_failure(watch: Watch, failure: str, recipe: Recipe) -> dict[str, Js
     return {
         "diverged": True,
         "warning": f"the training diverged: {reason}; {weights} is kept; train again with a "
-        f"smaller --lr ({recipe.lr:g} was used), or with --clip 1",
+        f"smaller lr ({recipe.lr:g} was used), or with clip 1",
     }

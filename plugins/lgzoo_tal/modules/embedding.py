@@ -88,8 +88,7 @@ def compute_embedding(
     total, count = torch.zeros((), dtype=torch.float64), 0
     with torch.no_grad():
         for batch in loader.epoch(0):
-            features = compute_pooled(model, batch.inputs.to(device))
-            features_BE = features if features.dim() == 2 else features.mean(dim=1)
+            features_BE = average_patches(compute_pooled(model, batch.inputs.to(device)))
             total = total + features_BE.double().sum(dim=0).cpu()
             count += len(batch.inputs)
     sums, counts = zip(*gather_values((total.numpy(), count)))
@@ -101,7 +100,11 @@ def extract_feature(model: VisionTransformer, tokens_BNE: torch.Tensor) -> torch
 
     A dense head's input is averaged over the patches.
     """
-    features: torch.Tensor = model.forward_head(tokens_BNE, pre_logits=True)
+    return average_patches(model.forward_head(tokens_BNE, pre_logits=True))
+
+
+def average_patches(features: torch.Tensor) -> torch.Tensor:
+    """Return features (B, E), those of a dense head (B, N, E) averaged over the patches."""
     return features if features.dim() == 2 else features.mean(dim=1)
 
 

@@ -19,7 +19,7 @@ output channels. Here the matrices can also be predicted as (outputs, inputs) an
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -80,7 +80,7 @@ def build_text_graph(
     heads = [kind.name for kind in table.head if kind.present(spec)]
     classifier = heads[0] if heads and head is None else ""
     name = head[0] if head else classifier
-    topology = _build_topology(spec, name, msa, sink is not None, cutoff)
+    topology = _build_topology(_list_nodes(spec, name, msa, sink is not None), cutoff)
     reversed_names = {
         full for full, kind, _ in table.parameters(spec) if transposed and kind.reads == 0
     }
@@ -115,7 +115,7 @@ def check_text_spec(spec: Spec) -> None:
         raise WrongCall("hypernetworks do not predict blocks of several sizes; use a plain model")
 
 
-def _list_nodes(spec: Spec, head: str, msa: bool, sink: bool) -> list[_TextNode]:
+def _list_nodes(spec: Spec, head: str, msa: bool, sink: bool) -> tuple[_TextNode, ...]:
     """Return all nodes in the order of the released code."""
     table = table_of(spec)
     nodes = [_TextNode(INPUT, None, ())]
@@ -136,7 +136,7 @@ def _list_nodes(spec: Spec, head: str, msa: bool, sink: bool) -> list[_TextNode]
     if sink:
         nodes.append(_TextNode(CONV, SINK[0], (len(nodes) - 1,)))
         nodes.append(_TextNode(BIAS, SINK[1], (len(nodes) - 1,)))
-    return nodes
+    return tuple(nodes)
 
 
 def _list_branch(branch: Any, msa: bool) -> Iterator[tuple[int, str | None]]:
@@ -153,9 +153,8 @@ def _list_branch(branch: Any, msa: bool) -> Iterator[tuple[int, str | None]]:
 
 @lru_cache(maxsize=64)
 @torch.inference_mode(False)  # the tensors are cached, and a later caller may need gradients
-def _build_topology(spec: Spec, head: str, msa: bool, sink: bool, cutoff: int) -> dict[str, Any]:
-    """Return the fields of a graph that depend on the depth alone."""
-    nodes = _list_nodes(spec, head, msa, sink)
+def _build_topology(nodes: tuple[_TextNode, ...], cutoff: int) -> dict[str, Any]:
+    """Return the fields of a graph that all graphs with these nodes share."""
     paths = _compute_paths(nodes)
     paths.masked_fill_(paths > cutoff, 0)
     direct = paths == 1
@@ -168,7 +167,7 @@ def _build_topology(spec: Spec, head: str, msa: bool, sink: bool, cutoff: int) -
     }
 
 
-def _compute_paths(nodes: list[_TextNode]) -> Tensor:
+def _compute_paths(nodes: Sequence[_TextNode]) -> Tensor:
     """Return (N, N) the lengths of the shortest paths; 0 without one.
 
     The shortest path to a node is one edge longer than the shortest to any node before it.
