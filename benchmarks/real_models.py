@@ -58,6 +58,7 @@ ROWS = machine.RESULTS / "real_models.jsonl"
 PIXELS, IMAGES, TEST_IMAGES, SEEDS = 112, 500, 600, 3
 TASKS = ("stamps", "clipart", "emoji-transfer", "fashion_mnist")
 SIZES = ((12, 256), (6, 384), (6, 256), (6, 192))
+# pruning and elastic are left out: they keep width and depth, and build none of these sizes.
 FREE = (
     "closed_form",
     "first_k",
@@ -70,8 +71,6 @@ FREE = (
     "weight_selection",
     "weight_subcloning",
     "mimetic",
-    "pruning",
-    "elastic",
     "front",
     "wave",
 )
@@ -91,6 +90,8 @@ TRAINED = (
     "tleg",
 )
 TRAINED_BUDGET = {"epochs": 2, "images": IMAGES}
+# distillation trains a model of each of these sizes.
+TRAINED_SIZES = {"depths": (6, 12), "widths": (192, 256, 384)}
 TUNED = ("closed_form", "first_k", "evenly_spaced", "weight_selection")
 CONTROLS: tuple[Control, ...] = ("shuffled", "stem", "stem_fan_in")
 # Method, size and text of the rows on the front page.
@@ -318,8 +319,9 @@ def extract_learngene(method: str, task: str, ancestry: str, seed: int) -> Learn
     extractor = loaded.preset("mini")
     if method in TRAINED:
         known = {setting.name for setting in settings_of(extractor)}
+        settings = TRAINED_BUDGET | (TRAINED_SIZES if method == "distillation" else {})
         extractor = with_settings(
-            extractor, {name: value for name, value in TRAINED_BUDGET.items() if name in known}
+            extractor, {name: value for name, value in settings.items() if name in known}
         )
     tasks = (task,) if loaded.tasks != "none" else ()
     run = Run(seed=seed, threads=1, device=machine.DEVICE, ancestry=ancestry)
