@@ -198,15 +198,20 @@ def licence_on_card(repository: Repository, *, offline: bool) -> str:
 
     "unknown" if there is no card, or no licence on it.
     """
-    import yaml  # type: ignore[import-untyped]
-    from huggingface_hub.repocard import metadata_load
-
     try:
         card = fetch_from_hub(repository, "README.md", offline=offline)
     except (BadFile, Unavailable):
         return "unknown"
+    return read_licence(card.path)
+
+
+def read_licence(card: Path) -> str:
+    """Return the licence that the front matter of a model card declares; "unknown" without one."""
+    import yaml  # type: ignore[import-untyped]
+    from huggingface_hub.repocard import metadata_load
+
     try:
-        metadata = metadata_load(card.path) or {}
+        metadata = metadata_load(card) or {}
     except (ValueError, yaml.YAMLError):  # front matter that is not a YAML object
         return "unknown"
     licence = metadata.get("license")

@@ -20,7 +20,13 @@ from learngene_zoo.families.family import TransformersNames, families, find_fami
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.families.timm_config import architecture
 from learngene_zoo.families.transformers_config import read_text
-from learngene_zoo.hub.client import HubFile, Repository, fetch_from_hub, licence_on_card
+from learngene_zoo.hub.client import (
+    HubFile,
+    Repository,
+    fetch_from_hub,
+    licence_on_card,
+    read_licence,
+)
 from learngene_zoo.pretrained import from_open_clip as open_clip
 from learngene_zoo.pretrained import from_transformers as foreign
 from learngene_zoo.pretrained.formats.layout import FORMATS, TRANSFORMERS
@@ -78,19 +84,25 @@ def find(source: str, offline: bool, accept: Callable[[Spec], object]) -> Ancest
         return _find_timm(name, offline, accept)
     if scheme == "hf-hub":
         return _find_hub(_repository(name), offline, accept)
-    description, weights = _local_config(_local_path(scheme, name))
+    path = _local_path(scheme, name)
+    description, weights = _local_config(path)
     accept(description.spec)
     images = description.images()
-    licence = str(images.get("license", "unknown"))
     return AncestryFiles(
         spec=description.spec,
         images=images,
         weights=weights,
-        licence=licence,
+        licence=_find_licence(images, path),
         rename=description.rename,
         architecture=description.architecture,
         texts=description.texts(),
     )
+
+
+def _find_licence(images: Mapping[str, Any], folder: str) -> str:
+    """Return the licence in the config of a local model, or on the card in its folder."""
+    licence, card = str(images.get("license") or "unknown"), Path(folder, "README.md")
+    return read_licence(card) if licence == "unknown" and card.is_file() else licence
 
 
 def _find_timm(name: str, offline: bool, accept: Callable[[Spec], object]) -> AncestryFiles:

@@ -163,6 +163,21 @@ def test_a_file_with_the_name_of_its_architecture(tmp_path: Path) -> None:
         open_ancestry(f"{tmp_path}/w.safetensors")
 
 
+def test_the_licence_of_a_folder_is_that_of_its_config_or_of_its_card(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "README.md").write_text("---\nlicense: bsd-3-clause\n---\n# A model\n")
+    for declared, licence in (("mit", "mit"), (None, "bsd-3-clause")):
+        config["pretrained_cfg"]["license"] = declared
+        (folder / "config.json").write_text(json.dumps(config))
+        assert open_ancestry(str(folder)).record.licence == licence
+
+
+def test_the_bundled_language_model_has_the_licence_of_its_card() -> None:
+    pytest.importorskip("transformers")
+    assert open_ancestry("ancestry-words").record.licence == "apache-2.0"
+
+
 def test_a_descendant_can_be_an_ancestry(tmp_path: Path) -> None:
     model = assemble(SPEC, {}, seed=0, provenance={"licence": "apache-2.0"})
     ancestry = open_ancestry(str(model.save(tmp_path / "model")))
