@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,14 @@ import numpy as np
 import pytest
 
 from learngene_zoo.cli.shrink import DROPS, SHORT
-from learngene_zoo.lifecycle.shrinking.report import DODGE, dodge_sizes, list_cells, write_report
+from learngene_zoo.lifecycle.shrinking.report import (
+    DODGE,
+    PICTURES,
+    dodge_sizes,
+    draw_sizes,
+    list_cells,
+    write_report,
+)
 from learngene_zoo.lifecycle.shrinking.table import ShrinkRow, ShrinkTable
 from learngene_zoo.terminal import choose_columns
 
@@ -63,6 +71,22 @@ def test_similar_sizes_are_moved_apart_and_keep_their_order() -> None:
     assert np.argsort(positions, kind="stable").tolist() == [2, 1, 3, 4, 5, 6, 7, 0]
     assert dodge_sizes([10, 1000]) == pytest.approx([10, 1000])
     assert len(set(dodge_sizes([7, 7, 7]))) == 3
+
+
+@pytest.mark.parametrize(("largest", "ticks"), [(1.5, 3), (4, 4), (20, 7), (0.99, 3)])
+def test_ticks_of_similar_sizes_do_not_crowd(largest: float, ticks: int) -> None:
+    table = toy_table(0.9)
+    original = replace(table.rows[0], params=round(largest * table.rows[1].params))
+    picture = draw_sizes(replace(table, rows=(original, table.rows[1])), "id", PICTURES["narrow"])
+    labels = [text for text in re.findall(r">([^<>]*)</text>", picture) if text[-1:] in ("K", "M")]
+    assert 2 <= len(labels) <= ticks, labels
+
+
+def test_the_report_writes_megabytes_in_full(tmp_path: Path) -> None:
+    table = toy_table(0.9)
+    winner = replace(table.rows[1], megabytes=340.0)
+    write_report(replace(table, rows=(table.rows[0], winner)), tmp_path / "report.html")
+    assert " 340.0 MB" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
 def test_every_cell_of_the_report_has_its_heading(tmp_path: Path) -> None:

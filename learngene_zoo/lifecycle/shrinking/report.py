@@ -23,7 +23,7 @@ def write_report(table: ShrinkTable, path: Path) -> None:
     from learngene_zoo.text import render_page
 
     winner = table.winner
-    size = f"{human_count(winner.params)} parameters, {winner.megabytes:.2g} MB"
+    size = f"{human_count(winner.params)} parameters, {winner.megabytes:.1f} MB"
     page = render_page(
         "lifecycle/shrinking/report.html.jinja",
         colours=PAGE_COLOURS,
@@ -128,7 +128,7 @@ def draw_sizes(table: ShrinkTable, name: str, size: tuple[float, float]) -> str:
             axes.plot(
                 *zip(*tuned), label="fine-tuned (validation)" if table.task else "healed", **look
             )
-        _scale_parameters(axes)
+        _scale_parameters(axes, round(size[0]))
         axes.set_xlabel("parameters")
         axes.set_ylabel(table.metric if table.task else "R² of the original's features")
         plotting.legend(figure, [axes], 4)
@@ -154,12 +154,19 @@ def dodge_sizes(params: Sequence[int]) -> list[float]:
     return [math.exp(positions[index]) for index in range(len(logs))]
 
 
-def _scale_parameters(axes: Any) -> None:
-    """Make the horizontal axis logarithmic, with ticks such as 500K."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+def _scale_parameters(axes: Any, steps: int) -> None:
+    """Make the horizontal axis logarithmic, with ticks such as 500K.
+
+    Between sizes of less than a factor of 5 there are at most that many `steps`, of equal size.
+    """
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
     axes.set_xscale("log")
-    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    low, high = axes.get_xlim()
+    is_near = high < 5 * low
+    axes.xaxis.set_major_locator(
+        MaxNLocator(steps, steps=(1, 2, 5, 10)) if is_near else LogLocator(subs=(1, 2, 5))
+    )
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(
         FuncFormatter(lambda value, _: human_count(round(value)).replace(".00", ""))

@@ -89,7 +89,7 @@ class ShrinkConfig:
 
     def describe_megabytes(self, size: Cost) -> str:
         """Return the megabytes of a model, if they are bounded; else ""."""
-        return "" if self.max_megabytes is None else f"{count_megabytes(size):.3g} MB"
+        return "" if self.max_megabytes is None else f"{count_megabytes(size):.1f} MB"
 
 
 @dataclass(frozen=True, kw_only=True)
