@@ -81,7 +81,7 @@ def _describe_history(history: Sequence[Mapping[str, Any]], metric: str) -> dict
         for title, key in columns.items()
     }
     return {
-        "curves": [_draw_curve(title, points) for title, points in series.items() if points],
+        "curves": [_draw_curve(title, points) for title, points in series.items() if points[1:]],
         "epoch_columns": ("epoch", *columns),
         "epochs": [
             (row["epoch"], *(f"{row[key]:.4f}" if key in row else "" for key in columns.values()))
