@@ -1,9 +1,9 @@
 """The README.md of a learngene and of a descendant: description, results, provenance, usage.
 
 `card_learngene.md.jinja`, `card_descendant.md.jinja` and `card_timm.md.jinja` beside this file are
-the templates of the cards. The front matter is the metadata of the Hub's model cards. All of a card
-is rendered from the artifact, except one section: text between `<!-- notes -->` and
-`<!-- /notes -->` is kept when a card is rendered again.
+the templates of the cards. The front matter is the metadata of the Hub's model cards. A card is
+rendered from the artifact, except the title of another package's method, and one section: text
+between `<!-- notes -->` and `<!-- /notes -->` is kept when a card is rendered again.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from learngene_zoo.artifacts.records import (
     package_of_method,
 )
 from learngene_zoo.artifacts.worth import METRICS, list_evaluations, worth_results, worth_section
-from learngene_zoo.errors import BadFile
+from learngene_zoo.errors import BadFile, ZooError
 from learngene_zoo.families.family import cost
 from learngene_zoo.families.spec import Spec, TextSpec
+from learngene_zoo.registry import Plugins
 from learngene_zoo.settings import from_json, to_json
 from learngene_zoo.text import make_printable, printable, render_markdown
 
@@ -46,6 +47,8 @@ _HUB_LICENCES = {
     "bsd-3-clause",
     "unknown",
 }
+# Their class is defined in a layer above; only the title is read here.
+_METHODS: Plugins[Any] = Plugins("learngene_zoo.methods", "method", object)
 NOTES, END = "<!-- notes -->", "<!-- /notes -->"
 
 
@@ -68,6 +71,7 @@ def learngene_card(config: LearngeneConfig, location: ArtifactLocation = Artifac
     about = config.card or CardRecord()
     pipeline = name_pipeline(config.spec)
     results = worth_results(about.worth, pipeline) if about.worth else []
+    package = package_of_method(config.versions)
     front = render_front_matter(
         licence,
         library_name="learngene_zoo",
@@ -87,6 +91,7 @@ def learngene_card(config: LearngeneConfig, location: ArtifactLocation = Artifac
         "artifacts/card_learngene.md.jinja",
         front=front,
         config=config,
+        title=_find_title(config.method) if package else "",
         location=location,
         about=about,
         licence=licence,
@@ -98,7 +103,7 @@ def learngene_card(config: LearngeneConfig, location: ArtifactLocation = Artifac
         facts=to_json(facts),
         metrics=to_json(config.metrics),
         details=to_json(config.details),
-        packages=list_packages(package_of_method(config.versions)),
+        packages=list_packages(package),
         version=str(config.versions.get("learngene_zoo", "")),
     )
 
@@ -315,6 +320,14 @@ def _tasks(ours: Mapping[str, Any]) -> list[TaskRecord]:
     """Return the task on which a model was trained, if there is one."""
     trained_on = ours.get("trained_on")
     return [from_json(TaskRecord, to_json(trained_on), "trained_on")] if trained_on else []
+
+
+def _find_title(method: str) -> str:
+    """Return the title of an installed method; "" for others."""
+    try:
+        return str(_METHODS.load(method).title)
+    except ZooError:
+        return ""
 
 
 def _kind(spec: Spec) -> str:
