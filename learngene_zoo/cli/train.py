@@ -199,9 +199,11 @@ def finetune(model: str | None, task: str | None, preset: str | None, **options:
     if facts:
         recipe: Any = finetuned.provenance["recipe"]
         noun = name_sample(finetuned)
-        kept_text = _describe_kept(facts.get("kept_epoch"), metrics, recipe, noun)
+        kept_text = _describe_kept(facts.get("kept_epoch"), metrics, noun)
         measured = f"{facts['metric']} {facts['value']:.4f} on {facts['images']} test {noun}s"
         say(f"{kept_text}{measured} (95 % interval {facts['low']:.4f} to {facts['high']:.4f})", job)
+        if facts.get("kept_epoch") == 0:
+            say(_advise(metrics, recipe, noun), job)
     where = "" if str(job.out) == "finetuned" else f" {shell_word(str(job.out))}"
     print_made(
         job.out,
@@ -216,27 +218,28 @@ def finetune(model: str | None, task: str | None, preset: str | None, **options:
 MIN_EPOCHS, MIN_STEPS = 4, 100
 
 
-def _describe_kept(
-    epoch: int | None, metrics: Mapping[str, Any], recipe: Mapping[str, Any], noun: str
-) -> str:
-    """Return which epoch is kept; with advice if it is the start, or if few images decided."""
+def _describe_kept(epoch: int | None, metrics: Mapping[str, Any], noun: str) -> str:
+    """Return which epoch is kept, and if few images chose it."""
     if epoch is None:
         return ""
-    epochs, few = metrics["epochs"], describe_few(metrics, noun)
-    few = f", {few}" if few else ""
+    few = describe_few(metrics, noun)
     if epoch:
-        return f"epoch {epoch} of {epochs} is kept{few}; "
+        return f"epoch {epoch} of {metrics['epochs']} is kept{f', by {few}' if few else ''}; "
+    better = f"a better result on {few}" if few else "a better validation result"
+    return f"no epoch has {better}. The model before training is kept; "
+
+
+def _advise(metrics: Mapping[str, Any], recipe: Mapping[str, Any], noun: str) -> str:
+    """Return advice after a training of which no epoch is kept."""
+    epochs = metrics["epochs"]
     steps = epochs * math.ceil(metrics["training_images"] / recipe["batch_size"])
     if epochs < MIN_EPOCHS:
-        advice = f"more --epochs, {epochs} were trained"
+        advice = f"more --epochs ({epochs} were trained)"
     elif steps < MIN_STEPS:
-        advice = f"more --epochs, {epochs} were trained, which have {steps} steps"
+        advice = f"more --epochs ({epochs} were trained, which have {steps} steps)"
     else:
-        advice = f"a smaller --lr, {recipe['lr']:g} was used"
-    return (
-        "no epoch has a better validation result than the model before training, which is "
-        f"kept{few} (try {advice}, or more training {noun}s); "
-    )
+        advice = f"a smaller --lr ({recipe['lr']:g} was used)"
+    return f"try {advice}, or more training {noun}s"
 
 
 def _warn(metrics: Mapping[str, Any]) -> int:

@@ -27,7 +27,7 @@ def warn_of_training(model: Any) -> None:
     if metrics.get("warning"):
         warn(str(metrics["warning"]))
     elif few and kept is not None:
-        warn(f"epoch {kept} of {metrics['epochs']} is kept, {few}")
+        warn(f"epoch {kept} of {metrics['epochs']} is kept, by {few}")
 
 
 def warn(text: str) -> None:
@@ -42,11 +42,11 @@ def name_sample(model: Any) -> str:
 
 
 def describe_few(metrics: Mapping[str, Any], noun: str) -> str:
-    """Return that few validation samples chose the epoch; "" if there are enough."""
+    """Return the number of validation samples if it is small; "" if there are enough."""
     samples = metrics.get("validation_images", MIN_VALIDATION)
     if samples >= MIN_VALIDATION:
         return ""
-    return f"by only {samples} validation {noun}s, where one is {100 / samples:.0f} points"
+    return f"only {samples} validation {noun}s, where one is {100 / samples:.0f} points"
 
 
 @contextmanager
