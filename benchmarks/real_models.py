@@ -102,6 +102,7 @@ FRONT = (
     ("closed_form", 12, 256, "`closed_form`, 12 x 256"),
     ("closed_form", 6, 256, "`closed_form`, 6 x 256"),
     ("weight_selection", 6, 256, "`weight_selection`, 6 x 256"),
+    ("distillation", 6, 256, "distilled for 2 epochs, 6 x 256"),
     ("scratch", 6, 256, "random weights, 6 x 256"),
 )
 Stage = Literal["probe", "finetune"]
