@@ -28,6 +28,10 @@ class BadPlugin(ZooError):
     """A plugin that breaks its contract: it cannot be imported, or builds the wrong model."""
 
 
+class MethodFailed(ZooError):
+    """An unexpected error in the code of a method; the cause of this error is the error itself."""
+
+
 class BadData(ZooError):
     """Images or labels of a task that cannot be used."""
 
@@ -81,6 +85,25 @@ _REMEDIES = {
 def explain_os_error(error: OSError) -> str:
     """Describe an error of the operating system, with a remedy where one is known."""
     return _REMEDIES.get(error.errno or 0, error.strerror or str(error))
+
+
+# Parts of the messages of errors that are due to a lack of memory or of open files.
+_SIGNS_OF_SHORTAGE = (
+    "OutOfMemoryError",
+    "allocate memory",
+    "unable to mmap",
+    "failed to map segment",
+    "Too many open files",
+    "received 0 items of ancdata",
+)
+
+
+def is_shortage(error: Exception) -> bool:
+    """Return whether an error may be due to a lack of memory, disk space or open files."""
+    message = f"{type(error).__name__}: {error}"
+    return isinstance(error, MemoryError | OSError) or any(
+        sign in message for sign in _SIGNS_OF_SHORTAGE
+    )
 
 
 def nearest(got: str, known_names: Iterable[str]) -> str | None:

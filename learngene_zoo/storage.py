@@ -215,7 +215,7 @@ class Tensors(Mapping[str, "torch.Tensor"]):
     def __getitem__(self, name: str) -> torch.Tensor:
         file, stored_name = self._places[name]
         tensor = file.get_tensor(stored_name)
-        if tensor.is_floating_point() and not _is_finite(tensor):
+        if tensor.is_floating_point() and not is_finite(tensor):
             raise BadFile(
                 f"{self.path}: the tensor {name} has values that are not finite; create it again"
             )
@@ -267,7 +267,7 @@ def _check_header(path: Path) -> None:
         )
 
 
-def _is_finite(tensor: torch.Tensor) -> bool:
+def is_finite(tensor: torch.Tensor) -> bool:
     """Return whether every number is finite.
 
     A sum is as fast as reading the memory. If it is not finite, which may be an overflow, every

@@ -8,7 +8,7 @@ import importlib.util
 import pickle
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import pytest
 import torch
@@ -34,6 +34,7 @@ from learngene_zoo.settings import Recipe
 from learngene_zoo.testing import check_method, tiny_ancestry, tiny_task
 from learngene_zoo.testing.expansion import MAX_BUILT, sample_members
 from learngene_zoo.testing.laws import HOT
+from learngene_zoo.testing.method import check_settings
 from learngene_zoo.training.loop import Engine
 
 NAMES = sorted(METHODS.references())
@@ -110,6 +111,60 @@ def test_a_setting_that_shadows_a_common_option_is_caught(settings: Extractor, s
     assert_breaks(replace(TOY, presets={"mini": settings, "smoke": settings}), says)
 
 
+class Undecorated(Keep):
+    extra: int = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unannotated(Keep):
+    extra = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    epochs = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Nested(Keep):
+    training: Training = Training()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Epochs(Keep):
+    epochs: int = 3
+
+
+class OtherDefault(Epochs):
+    epochs = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Constants(Keep):
+    CONSTANT: ClassVar[int] = 3
+    _constant = 3
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        (Undecorated(), "'extra' of Undecorated; decorate the class with @dataclass"),
+        (Unannotated(), "'extra' of Unannotated; annotate it with its type, or with ClassVar"),
+        (Nested(), "'epochs' of Training; annotate it with its type"),
+        (OtherDefault(), "'epochs' of OtherDefault; decorate the class with @dataclass"),
+    ],
+)
+def test_a_value_that_is_not_a_setting_is_caught(settings: Extractor, says: str) -> None:
+    assert_breaks(
+        replace(TOY, presets={"mini": settings, "smoke": settings}),
+        f"toy has a class of its extractor with a value that is not a setting: {says}",
+    )
+
+
+def test_constants_of_a_settings_class_are_allowed() -> None:
+    check_settings(replace(TOY, presets={"mini": Constants(), "smoke": Constants()}))
+
+
 # Its extraction.
 
 
@@ -137,6 +192,16 @@ def return_nan(self: Any, ancestries: Any, tasks: Any, run: Run) -> Any:
     return replace(Keep()(ancestries, tasks, run), state={"x": torch.tensor([0.0, torch.nan])})
 
 
+def return_arrays(self: Any, ancestries: Any, tasks: Any, run: Run) -> Any:
+    learngene = Keep()(ancestries, tasks, run)
+    return replace(learngene, state={"norm.weight": learngene.state["norm.weight"].numpy()})
+
+
+def return_list(self: Any, ancestries: Any, tasks: Any, run: Run) -> Any:
+    learngene = Keep()(ancestries, tasks, run)
+    return replace(learngene, state=list(learngene.state))
+
+
 def outline_two_layers(self: Any, ancestries: Any) -> Any:
     return Keep().outline([ancestries[0].with_(layers=2)])
 
@@ -155,7 +220,13 @@ def import_timm(self: Any, ancestries: Any) -> Any:
             {"__call__": return_random_tensor},
             "extracts two different learngenes with the same seed: tensor x",
         ),
-        ({"__call__": return_nan}, "extracted a tensor x with values that are not finite"),
+        ({"__call__": return_nan}, "returned the tensor x with values that are not finite"),
+        (
+            {"__call__": return_arrays},
+            "breaks its promise: the method 'toy' returned the tensor norm.weight of type "
+            "numpy.ndarray; expected a torch.Tensor",
+        ),
+        ({"__call__": return_list}, "'the tensors are a mapping from names': .*AttributeError"),
         ({"__call__": lambda self, *_: None}, "Odd returned NoneType; expected Learngene"),
         ({"__call__": lambda self, *_: {"x": 3}}, "Odd returned dict; expected Learngene"),
         ({"outline": import_timm}, "needs more than plain numbers for its outline"),

@@ -125,10 +125,10 @@ def not_a_number(made: Descendant) -> Descendant:
             drawn_anew,
             "records tensor norm.weight as inherited, but it is the same for another learngene",
         ),
-        (not_a_number, "builds a tensor norm.weight with values that are not finite"),
+        (not_a_number, "built the tensor norm.weight with values that are not finite"),
         (
             lambda made: replace(made, inherited=made.inherited | {"stem"}),
-            r"records \['stem'\] as inherited, which a model",
+            "records the tensor 'stem' as inherited, which its model does not have",
         ),
         (
             lambda made: replace(made, inherited=made.inherited - {"norm.weight"}),

@@ -39,9 +39,12 @@ from learngene_zoo.method.contract import (
     Method,
     check_axes,
     check_built,
+    check_descendant,
     check_family,
+    check_learngene,
     family,
     method_of,
+    report_failure,
 )
 from learngene_zoo.method.sizes import (
     Budget,
@@ -108,7 +111,8 @@ def plan(
         ]
         for spec in specs:
             check_family(method, spec)
-        config = replace(extractor.outline(specs), method=method.name)
+        with report_failure(method.name):
+            config = replace(extractor.outline(specs), method=method.name)
     else:
         folder = shelf.find(name, offline=offline)
         config = read_config(folder)
@@ -163,6 +167,8 @@ def extract(
 
     Raises:
         WrongCall: for an unknown setting, and for settings and models that do not fit each other.
+        BadPlugin: for tensors that cannot be stored.
+        MethodFailed: for any other error in the code of the method.
     """
     run = run or Run()
     method = METHODS.load(name)
@@ -195,7 +201,8 @@ def extract(
         for source in sources
     ]
     # Refuses impossible settings before anything is written.
-    extractor.outline([ancestry.spec for ancestry in opened])
+    with report_failure(name):
+        extractor.outline([ancestry.spec for ancestry in opened])
     require_labels = method.uses_labels or method.tasks == "none"
     opened_tasks = [
         open_task(reference, offline=run.offline, require_labels=require_labels)
@@ -218,7 +225,9 @@ def extract(
 
     def make(run: Run) -> Learngene:
         say_notes(opened_tasks, run)
-        learngene = check_returned(extractor, Learngene, extractor(opened, data, run))
+        with report_failure(name):
+            learngene = check_returned(extractor, Learngene, extractor(opened, data, run))
+            check_learngene(name, learngene)
         learngene = replace(learngene, files=opened[0].files if opened else {})
         return learngene.with_config(
             method=method.name,
@@ -281,7 +290,9 @@ def expand(
 
     Raises:
         WrongCall: for a size that this learngene cannot be expanded to.
-        BadPlugin: if the expander builds another size than the target's.
+        BadPlugin: if the expander builds another size than the target's, or tensors that are not
+            those of a model of this size.
+        MethodFailed: for any other error in the code of the method.
     """
     run = run or Run()
     if control is not None and control not in CONTROLS:
@@ -295,7 +306,8 @@ def expand(
     # Refuses impossible sizes before torch is imported, which opening the tensors does.
     config.spec.with_(image_size=target.image_size)  # raises if patches do not tile it
     check_axes(configured, config.spec, target)
-    configured.check_target(config, target)
+    with report_failure(config.method):
+        configured.check_target(config, target)
     if out is not None:
         _check_apart(out, folder)
     named = target.task
@@ -317,12 +329,14 @@ def expand(
     task, typed = target.task, [named, *to_json(configured).values()]
     is_unnamed = task is not None and is_own_data(task) and task not in typed
     with open_for_artifact(gene, "expand", [str(task)] if is_unnamed else ()):
-        descendant = check_returned(configured, Descendant, configured(gene, target, run))
+        with report_failure(config.method):
+            descendant = check_returned(configured, Descendant, configured(gene, target, run))
+            check_built(configured, config.spec, target, descendant.spec)
+            check_descendant(config.method, descendant)
         origins = {
             **_origins_for(task, named if out is not None else None, run),
             **_origins_of_ancestries(gene.config, run),
         }
-    check_built(configured, gene.config.spec, target, descendant.spec)
     control = control or gene.config.control
     if control is not None:
         descendant = apply_control(descendant, control, run.seed)
@@ -431,7 +445,8 @@ def _check_outline(
         ]
         for spec in specs:
             check_family(method, spec)
-        extractor.outline(specs)
+        with report_failure(method.name):
+            extractor.outline(specs)
 
 
 def _check_apart(out: str | Path, *sources: Path | None) -> None:

@@ -9,13 +9,23 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, is_dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, get_args
 
 from learngene_zoo.artifacts.records import LearngeneConfig, package_of_method
 from learngene_zoo.artifacts.shelf import BUNDLED as BUNDLED
 from learngene_zoo.artifacts.shelf import is_ours
-from learngene_zoo.errors import BadFile, BadPlugin, WrongCall, unknown
+from learngene_zoo.errors import (
+    BadFile,
+    BadPlugin,
+    MethodFailed,
+    WrongCall,
+    ZooError,
+    is_shortage,
+    unknown,
+)
 from learngene_zoo.families.family import load_family
 from learngene_zoo.families.spec import FAMILIES, Spec
 from learngene_zoo.method.sizes import AXES, Member, Target
@@ -26,6 +36,7 @@ from learngene_zoo.settings import (
     from_json,
     settings_of,
 )
+from learngene_zoo.storage import CONFIG
 from learngene_zoo.tasks.catalogue import DEFAULT_TASKS, SOURCE_TASK, tasks_named
 
 if TYPE_CHECKING:
@@ -33,6 +44,7 @@ if TYPE_CHECKING:
     from learngene_zoo.artifacts.learngene import Learngene
     from learngene_zoo.pretrained.ancestry import Ancestry
     from learngene_zoo.runs.run import Run
+    from learngene_zoo.storage import StateDict
     from learngene_zoo.tasks.task import Task
 
 T = TypeVar("T")
@@ -169,6 +181,61 @@ def check_built(expander: Expander, spec: Spec, target: Target, built_spec: Spec
             )
 
 
+def check_learngene(name: str, learngene: Learngene) -> None:
+    """Raise `BadPlugin` for a tensor of the learngene of a method that could not be read again.
+
+    Tensors that are still in a file are not read: reading them checks that they are finite.
+    """
+    for tensor_name, fault in _faults_of_tensors(learngene.state):
+        raise BadPlugin(f"{describe_method(name)} returned the tensor {tensor_name} {fault}")
+
+
+def check_descendant(name: str, descendant: Descendant) -> None:
+    """Raise `BadPlugin` unless the tensors that a method built are those of the model's shape.
+
+    Tensors that are still in a file are not read: reading them checks that they are finite.
+    """
+    from learngene_zoo.families.tensors import check_state
+
+    for tensor_name, fault in _faults_of_tensors(descendant.state):
+        raise BadPlugin(f"{describe_method(name)} built the tensor {tensor_name} {fault}")
+    try:
+        check_state(
+            descendant.state, descendant.spec, f"the model that {describe_method(name)} built"
+        )
+    except BadFile as error:
+        raise BadPlugin(str(error)) from None
+    for tensor_name in sorted(descendant.inherited - set(descendant.state)):
+        raise BadPlugin(
+            f"{describe_method(name)} records the tensor {tensor_name!r} as inherited, which its "
+            "model does not have"
+        )
+
+
+def _faults_of_tensors(state: StateDict) -> Iterator[tuple[object, str]]:
+    """Yield the names of tensors that cannot be stored, each with the value and the expectation."""
+    import torch
+
+    from learngene_zoo.storage import MAX_TENSOR_NAME, Tensors, is_finite
+
+    if isinstance(state, Tensors):
+        for name in state:
+            if not state.is_floating(name):
+                yield name, "of another type; expected floating-point numbers"
+        return
+    for name, tensor in state.items():
+        if not isinstance(name, str) or len(name) > MAX_TENSOR_NAME:
+            expected = f"a string of at most {MAX_TENSOR_NAME} characters"
+            yield f"{name!r:.80}", f"by this name; expected {expected}"
+        elif not isinstance(tensor, torch.Tensor):
+            kind = type(tensor)
+            yield name, f"of type {kind.__module__}.{kind.__qualname__}; expected a torch.Tensor"
+        elif tensor.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+            yield name, f"of type {tensor.dtype}; expected floating-point numbers of 16 to 64 bits"
+        elif not is_finite(tensor.detach()):
+            yield name, "with values that are not finite; expected finite numbers"
+
+
 def family(config: LearngeneConfig, expander: Expander, target: Target) -> list[Member]:
     """Return the members of an expander's grid with the sizes that `target` names.
 
@@ -183,9 +250,11 @@ def family(config: LearngeneConfig, expander: Expander, target: Target) -> list[
     fixed = {
         s.name: s.default for s in settings_of(expander) if s.optional and s.default is not None
     }
+    with report_failure(config.method):
+        members = list(expander.family(replace(config, spec=spec)))
     return [
         member
-        for member in expander.family(replace(config, spec=spec))
+        for member in members
         if all(getattr(member.spec, name) == value for name, value in sizes.items())
         and all(member.settings.get(name, value) == value for name, value in fixed.items())
     ]
@@ -357,11 +426,35 @@ def _faults_of_expander(expander: Any) -> Iterator[str]:
 METHODS = Plugins("learngene_zoo.methods", "method", Method)
 
 
+def describe_method(name: str) -> str:
+    """Return the words for a method in a message, with its package if it is not of this project."""
+    packages = ", ".join(METHODS.package_of(name))
+    return f"the method {name or 'unnamed'!r}" + (f" of the package {packages}" if packages else "")
+
+
+@contextmanager
+def report_failure(name: str) -> Iterator[None]:
+    """Report an error in the code of a method as `MethodFailed`, with its name and package.
+
+    Errors of this package, and those that are due to a lack of memory, disk space or open files,
+    are raised as they are.
+    """
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, ZooError) or is_shortage(error):
+            raise
+        raise MethodFailed(
+            f"{describe_method(name)} failed: {type(error).__name__}: {error}; "
+            "run again with --debug to see the traceback"
+        ) from error
+
+
 def method_of(config: LearngeneConfig, where: object) -> Method:
     """Return the method of a learngene at `where`.
 
     Raises `BadFile` for one that cannot be used or is not installed, with the package that it came
-    from, if the learngene records it.
+    from, if the learngene records it, and for details that the method cannot read.
     """
     name = config.method
     if not name:
@@ -381,17 +474,38 @@ def method_of(config: LearngeneConfig, where: object) -> Method:
             f"{where} was made by the method {name!r}, which is not installed; "
             f"install {package} (lgzoo list methods)"
         )
-    return METHODS.load(name)
+    method = METHODS.load(name)
+    if method.details is not None:
+        _read_details(
+            config, method.details, f"{where / CONFIG}: " if isinstance(where, Path) else ""
+        )
+    return method
 
 
 def details_of(config: LearngeneConfig, kind: type[T]) -> T:
     """Decode the record of a method in a learngene's `details`.
 
-    Raises `BadFile` if it is not a `kind`.
+    Raises `BadFile` if it is not a `kind`, with the versions of the method's package that wrote the
+    learngene and that is installed.
     """
-    return from_json(
-        kind, dict(config.details), f"details of the {config.method or 'unnamed'} learngene"
-    )
+    return _read_details(config, kind)
+
+
+def _read_details(config: LearngeneConfig, kind: type[T], where: str = "") -> T:
+    name = config.method or "unnamed"
+    try:
+        return from_json(kind, dict(config.details), f"{where}details of the {name} learngene")
+    except BadFile as error:
+        versions = {
+            "written by": package_of_method(config.versions),
+            "installed is": METHODS.package_of(name),
+        }
+        known = [
+            f"{words} {package} {number}"
+            for words, packages in versions.items()
+            for package, number in packages.items()
+        ]
+        raise BadFile("; ".join([str(error), *known])) from error
 
 
 def check_family(method: Method, spec: Spec) -> None:

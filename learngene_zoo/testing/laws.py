@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from learngene_zoo.artifacts.records import AncestryRecord, LearngeneConfig
+from learngene_zoo.errors import MethodFailed
 from learngene_zoo.families.family import load_family
 from learngene_zoo.families.spec import DEFAULT_FAMILY, Spec, TextSpec
 from learngene_zoo.families.tensors import initial
@@ -72,7 +73,8 @@ def report_broken_promise(
         yield
     except (BrokenLaw, allowed):
         raise
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit) as raised:
+        error = raised.__cause__ if isinstance(raised, MethodFailed) else raised
         where = f"{case} " if case else ""
         problem = f"{where}raised {type(error).__name__}: {error}"
         name = f"the {type(plugin).__name__.lower()} {plugin.name}"

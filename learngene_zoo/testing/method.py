@@ -1,10 +1,12 @@
 """The contract of a method: `check_method` checks all of its laws."""
 
+import inspect
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
+from typing import Any, ClassVar, get_origin, get_type_hints
 from unittest import mock
 
 from learngene_zoo.cli import expand, extract, main, plan
@@ -83,9 +85,15 @@ def check_method(
 
 
 def check_settings(method: Method) -> None:
-    """Check that settings survive JSON, and shadow no option of the command line."""
+    """Check that settings are fields, survive JSON, and shadow no option of the command line."""
     taken_names = common_options(method)
     for part, settings in (("extractor", method.extractor), ("expander", method.expander)):
+        for fault in _list_lost_settings(settings):
+            law(
+                False,
+                method,
+                f"has a class of its {part} with a value that is not a setting: {fault}",
+            )
         shadows = sorted({setting.name for setting in settings_of(settings)} & taken_names)
         law(
             not shadows,
@@ -99,6 +107,39 @@ def check_settings(method: Method) -> None:
             method,
             f"has settings of its {part} that do not survive JSON: {settings} became {again}",
         )
+
+
+def _list_lost_settings(settings: Any) -> Iterator[str]:
+    """Yield the values in the classes of a record, and of nested ones, that are not its fields.
+
+    Python ignores a value without an annotation, and every value in a subclass that is not
+    decorated with `dataclass`. Constants have a name that begins with `_`, or `ClassVar`.
+    """
+    hints = get_type_hints(type(settings))
+    for kind in (kind for kind in type(settings).__mro__ if is_dataclass(kind)):
+        is_decorated = "__dataclass_params__" in vars(kind)
+        annotated = inspect.get_annotations(kind)
+        values = {name for name, value in vars(kind).items() if isinstance(value, _PLAIN)}
+        for name in sorted({*annotated, *values}):
+            is_field = is_decorated and name in annotated
+            is_constant = name.startswith("_") or ClassVar in (
+                hints.get(name),
+                get_origin(hints.get(name)),
+            )
+            if not (is_field or is_constant):
+                remedy = (
+                    "annotate it with its type, or with ClassVar"
+                    if is_decorated
+                    else "decorate the class with @dataclass(frozen=True, kw_only=True)"
+                )
+                yield f"{name!r} of {kind.__qualname__}; {remedy}"
+    for field in fields(settings):
+        value = getattr(settings, field.name)
+        if is_dataclass(value):
+            yield from _list_lost_settings(value)
+
+
+_PLAIN = (bool, int, float, str, Path, tuple, type(None))  # the types of settings
 
 
 def common_options(method: Method) -> set[str]:

@@ -1,0 +1,228 @@
+"""A method that fails, or returns tensors that cannot be used, is named, and nothing is written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from contract_toy import TOY, Keep, Take, with_changed_descendant, with_expander, with_extractor
+
+import learngene_zoo as lg
+from learngene_zoo import lifecycle
+from learngene_zoo.artifacts.learngene import Learngene, load_learngene
+from learngene_zoo.cli.main import describe_error
+from learngene_zoo.errors import BadFile, BadPlugin, MethodFailed, Unavailable
+from learngene_zoo.method.contract import METHODS, Method, details_of
+from learngene_zoo.storage import WEIGHTS, Tensors
+from learngene_zoo.testing import tiny_ancestry
+
+NAMED = "the method 'toy' of the package lgzoo-toy"
+
+
+def register(method: Method, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Register a method of another package."""
+    monkeypatch.setitem(METHODS.__dict__, "load", lambda name: method)
+    monkeypatch.setitem(METHODS.__dict__, "references", lambda: {"toy": "lgzoo_toy:TOY"})
+    monkeypatch.setitem(METHODS.__dict__, "package_of", lambda name: {"lgzoo-toy": "2.0"})
+
+
+@pytest.fixture(scope="module")
+def learngene() -> Learngene:
+    return Keep()([tiny_ancestry()], [], lg.Run()).with_config(method="toy")
+
+
+def change_weight(tensor: Any) -> Method:
+    return with_changed_descendant(
+        lambda made: replace(made, state={**made.state, "norm.weight": tensor})
+    )
+
+
+@pytest.mark.parametrize(
+    ("method", "says"),
+    [
+        (change_weight(torch.ones(31)), r"norm.weight has shape \(31,\); expected \(32,\)"),
+        (change_weight(torch.full((32,), torch.nan)), "norm.weight with values that are not fin"),
+        (change_weight(torch.full((32,), torch.inf)), "norm.weight with values that are not fin"),
+        (change_weight(torch.ones(32).half() / 0), "norm.weight with values that are not finite"),
+        (change_weight(torch.ones(32).int()), "norm.weight of type torch.int32; expected float"),
+        (change_weight(torch.ones(32).numpy()), "norm.weight of type numpy.ndarray; expected a "),
+        (
+            with_changed_descendant(
+                lambda made: replace(made, state={**made.state, "more": torch.ones(1)})
+            ),
+            "has the tensor more, which this model does not have",
+        ),
+        (
+            with_changed_descendant(
+                lambda made: replace(
+                    made, state={n: t for n, t in made.state.items() if n != "head.bias"}
+                )
+            ),
+            "lacks the tensor head.bias of shape",
+        ),
+        (
+            with_changed_descendant(lambda made: replace(made, inherited=frozenset(["stem"]))),
+            "records the tensor 'stem' as inherited",
+        ),
+    ],
+)
+def test_a_model_with_wrong_tensors_is_not_written(
+    method: Method,
+    says: str,
+    learngene: Learngene,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    register(method, monkeypatch)
+    with pytest.raises(BadPlugin, match=f"{NAMED} .*{says}"):
+        lifecycle.expand(learngene, layers=2, classes=5, out=tmp_path / "model")
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(BadPlugin, match=f"{NAMED} .*{says}"):
+        lg.expand(learngene, layers=2, classes=5)
+
+
+def test_large_and_half_numbers_are_accepted(
+    learngene: Learngene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for tensor in (torch.full((32,), 3e38), torch.full((32,), 6e4).half()):
+        register(change_weight(tensor), monkeypatch)
+        built = lg.expand(learngene, layers=2, classes=5)
+        assert torch.equal(built.state["norm.weight"], tensor)
+
+
+def extract_state(state: Any) -> Method:
+    """Return the toy method whose extractor returns this state."""
+    return with_extractor(
+        __call__=lambda self, ancestries, tasks, run: replace(
+            Keep()(ancestries, tasks, run), state=state
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("state", "says"),
+    [
+        ({"x": torch.tensor([1.0, torch.nan])}, "tensor x with values that are not finite"),
+        ({"x": torch.tensor([1.0], dtype=torch.bfloat16) / 0}, "tensor x with values that are"),
+        ({"x": torch.ones(2).numpy()}, "tensor x of type numpy.ndarray; expected a torch.Tensor"),
+        ({"x": torch.ones(2).long()}, "tensor x of type torch.int64; expected floating-point"),
+        ({3: torch.ones(2)}, "tensor 3 by this name; expected a string of at most 500"),
+        ({"x" * 501: torch.ones(2)}, "by this name; expected a string of at most 500"),
+    ],
+)
+def test_a_learngene_with_wrong_tensors_is_not_written(
+    state: Any, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register(extract_state(state), monkeypatch)
+    with pytest.raises(BadPlugin, match=f"{NAMED} returned the .*{says}"):
+        lifecycle.extract("toy", out=tmp_path / "learngene")
+    assert not (tmp_path / "learngene").exists()
+
+
+def test_tensors_in_a_file_are_not_read_to_be_checked(
+    learngene: Learngene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = Tensors(learngene.save(tmp_path / "learngene") / WEIGHTS)
+    register(extract_state(state), monkeypatch)
+    read: list[Path] = []
+    get = Tensors.__getitem__
+    monkeypatch.setattr(
+        Tensors, "__getitem__", lambda self, name: (read.append(self.path), get(self, name))[1]
+    )
+    assert lifecycle.extract("toy").state is state
+    assert state.path not in read
+
+
+def fail(*_: Any) -> Any:
+    raise KeyError("blocks.0")
+
+
+@pytest.mark.parametrize(
+    "method",
+    [with_expander(__call__=fail), with_expander(check_target=fail)],
+    ids=["call", "check_target"],
+)
+def test_an_error_in_an_expander_names_its_method_and_package(
+    method: Method, learngene: Learngene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register(method, monkeypatch)
+    with pytest.raises(MethodFailed) as caught:
+        lg.expand(learngene, layers=2)
+    assert describe_error(caught.value) == (
+        f"{NAMED} failed: KeyError: 'blocks.0'; run again with --debug to see the traceback",
+        1,
+    )
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
+@pytest.mark.parametrize("part", ["__call__", "outline"])
+def test_an_error_in_an_extractor_names_its_method_and_package(
+    part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register(with_extractor(**{part: fail}), monkeypatch)
+    with pytest.raises(MethodFailed, match=f"{NAMED} failed: KeyError: 'blocks.0'"):
+        lg.extract("toy")
+
+
+def test_an_error_in_a_family_names_its_method_and_package(
+    learngene: Learngene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register(with_expander(family=fail), monkeypatch)
+    with pytest.raises(MethodFailed, match=f"{NAMED} failed: KeyError"):
+        lifecycle.plan(learngene.save(tmp_path / "learngene"))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Unavailable("a package is missing"),
+        MemoryError(),
+        OSError(28, "No space left on device"),
+        RuntimeError("Too many open files. Communication with the workers is not possible"),
+    ],
+)
+def test_errors_that_are_not_of_its_code_are_raised_as_they_are(
+    error: Exception, learngene: Learngene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def give_up(*_: Any) -> Any:
+        raise error
+
+    register(with_expander(__call__=give_up), monkeypatch)
+    with pytest.raises(type(error)) as caught:
+        lg.expand(learngene, layers=2)
+    assert caught.value is error
+
+
+# Details that another version of the plugin wrote.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Details:
+    mode: str
+
+
+@pytest.mark.parametrize("versions", [{"torch": "2.0", "lgzoo-toy": "1.0"}, {"torch": "2.0"}])
+def test_details_of_another_version_are_refused_with_file_and_versions(
+    versions: dict[str, str],
+    learngene: Learngene,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Reading(Take):
+        def __call__(self, learngene: Any, target: Any, run: Any) -> Any:
+            details_of(learngene.config, Details)
+            raise AssertionError
+
+    register(replace(TOY, details=Details, expander=Reading()), monkeypatch)
+    folder = learngene.with_config(versions=versions).save(tmp_path / "learngene")
+    wrote = "; written by lgzoo-toy 1.0" if "lgzoo-toy" in versions else ""
+    fault = f"details of the toy learngene: the key 'mode' is missing{wrote}; installed is"
+    with pytest.raises(BadFile) as caught:
+        lifecycle.expand(folder, layers=2)
+    assert str(caught.value) == f"{folder / 'config.json'}: {fault} lgzoo-toy 2.0"
+    with pytest.raises(BadFile) as caught:
+        lg.expand(load_learngene(folder), layers=2, expander=Reading())
+    assert str(caught.value) == f"{fault} lgzoo-toy 2.0"
