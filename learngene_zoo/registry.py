@@ -6,6 +6,7 @@ plugin works. The environment variable `LGZOO_PLUGINS` restricts the plugins to 
 """
 
 import os
+import re
 import sys
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
@@ -13,11 +14,19 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from hashlib import sha256
-from importlib.metadata import EntryPoint, EntryPoints, entry_points, version
+from importlib.metadata import (
+    EntryPoint,
+    EntryPoints,
+    PackageNotFoundError,
+    entry_points,
+    requires,
+    version,
+)
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
 from learngene_zoo.errors import BadFile, WrongCall, ZooError, unknown
+from learngene_zoo.version import __version__
 
 PROJECT = "learngene-zoo"
 GROUPS = ("learngene_zoo.methods", "learngene_zoo.suites")
@@ -106,35 +115,57 @@ class Plugins(Generic[T]):
         """Return the entry points of the group, whatever `LGZOO_PLUGINS` chooses."""
         return _find_entry_points(self.group, entry_points, _stamps())
 
+    def list_in_tree(self) -> set[str]:
+        """Return the names of the plugins that belong to this project."""
+        return {name for name, points in self._find_claims().items() if points[0].in_tree}
+
+    def list_left_out(self) -> list[str]:
+        """Return the names of the plugins that `LGZOO_PLUGINS` leaves out."""
+        used = {point.name for point in self.find_all()}
+        return sorted({point.name for point in self._find_installed()} - used)
+
+    def is_installed(self, name: str) -> bool:
+        """Return whether a plugin of that name is installed, whatever `LGZOO_PLUGINS` chooses."""
+        return name in {point.name for point in self._find_installed()}
+
     def references(self) -> dict[str, str]:
         """Return the references of the usable plugins by name, without importing anything."""
-        refused = {(plugin.name, plugin.reference) for plugin in self.list_refused()}
         return {
-            p.name: p.reference for p in self.find_all() if (p.name, p.reference) not in refused
+            name: points[0].reference
+            for name, points in self._find_claims().items()
+            if len(points) == 1 or points[0].in_tree
         }
 
+    def _find_claims(self) -> dict[str, list[PluginEntry]]:
+        """Return the entry points of each name, that of this project first."""
+        claims: dict[str, list[PluginEntry]] = {}
+        for point in sorted(self.find_all(), key=lambda point: (point.name, not point.in_tree)):
+            claims.setdefault(point.name, []).append(point)
+        return claims
+
     def list_refused(self) -> list[Broken]:
-        """Return the plugins whose name is used more than once.
+        """Return a row for each name that several packages use.
 
         If a plugin of this project has the name, only the others are refused, otherwise all of
         them.
         """
-        claims: dict[str, list[PluginEntry]] = {}
-        for point in self.find_all():
-            claims.setdefault(point.name, []).append(point)
-        return [refused for points in claims.values() for refused in self._refuse_claims(points)]
-
-    def _refuse_claims(self, points: list[PluginEntry]) -> list[Broken]:
-        if len(points) < 2:
-            return []
-        claimed = " and ".join(f"{p.reference} of {p.package}" for p in points)
-        reason = (
-            f"{len(points)} packages claim the {self.word} {points[0].name!r} ({claimed}); "
-            "uninstall all but one"
-        )
         return [
-            Broken(point.name, point.reference, reason) for point in points if not point.in_tree
+            self._describe_claims(name, points)
+            for name, points in self._find_claims().items()
+            if len(points) > 1
         ]
+
+    def _describe_claims(self, name: str, points: list[PluginEntry]) -> Broken:
+        refused = [point for point in points if not point.in_tree]
+        claimed = " and ".join(f"{p.reference} of {p.package}" for p in points)
+        # A package with the name of its plugin does not tell the plugins apart.
+        choice = next((p.package for p in refused if p.package != name), "")
+        remedy = f", or choose one with {CHOICE}={choice}" if choice and refused == points else ""
+        reason = (
+            f"{len(points)} packages claim the {self.word} {name!r} ({claimed}); uninstall all but "
+            f"one{remedy}"
+        )
+        return Broken(name, " and ".join(point.reference for point in refused), reason)
 
     def load(self, name: str) -> T:
         """Load a plugin by name.
@@ -145,14 +176,25 @@ class Plugins(Generic[T]):
         """
         references = self.references()
         if name not in references:
-            self.refuse(name, self.list_refused())
-            if name in {point.name for point in self._find_installed()}:
-                raise WrongCall(
-                    f"{CHOICE} leaves out the {self.word} {name!r}; add its name to the variable, "
-                    "or unset it"
-                )
+            self.check_unused(name)
             raise unknown(self.word, name, references)
         return self._load_checked(name, references[name])
+
+    def check_unused(self, name: str) -> None:
+        """Raise the reason if plugins of that name are installed, but none of them is used.
+
+        Raises:
+            WrongCall: `LGZOO_PLUGINS` leaves it out.
+            BadFile: several packages claim the name.
+        """
+        if name in self.references():
+            return
+        self.refuse(name, self.list_refused())
+        if self.is_installed(name):
+            raise WrongCall(
+                f"{CHOICE} leaves out the {self.word} {name!r}; add its name to the variable, or "
+                "unset it"
+            )
 
     @staticmethod
     def refuse(name: str, broken: Iterable[Broken]) -> None:
@@ -167,8 +209,10 @@ class Plugins(Generic[T]):
         except ZooError:
             raise
         except (Exception, SystemExit) as error:  # a plugin may raise any error on import
+            needed = _describe_unmet(self._package_at(name, reference))
             raise BadFile(
-                f"the plugin of {self.word} {name!r} ({reference}) fails to import: {error!r}"
+                f"the plugin of {self.word} {name!r} ({reference}) {needed}fails to import: "
+                f"{error!r}"
             ) from error
         if not isinstance(plugin, self.kind):
             raise BadFile(
@@ -207,11 +251,33 @@ class Plugins(Generic[T]):
 
     def package_of(self, name: str) -> dict[str, str]:
         """Return the package of a plugin with its version, or {} for a plugin of this project."""
-        reference = self.references().get(name)
-        points = [
-            point for point in self.find_all() if (point.name, point.reference) == (name, reference)
-        ]
-        return {point.package: version(point.package) for point in points if not point.in_tree}
+        package = self._package_at(name, self.references().get(name))
+        return {package: version(package)} if package else {}
+
+    def _package_at(self, name: str, reference: str | None) -> str:
+        """Return the package of an entry point; "" for one of this project."""
+        point = next(
+            (p for p in self.find_all() if (p.name, p.reference) == (name, reference)), None
+        )
+        return "" if point is None or point.in_tree else point.package
+
+
+def _describe_unmet(package: str) -> str:
+    """Return the version of this project that a package needs if this is another one, else ""."""
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    if not package:
+        return ""
+    with suppress(PackageNotFoundError, InvalidRequirement):
+        for line in requires(package) or ():
+            needed = Requirement(line)
+            is_ours = re.sub(r"[-_.]+", "-", needed.name).lower() == PROJECT
+            is_needed = needed.marker is None or needed.marker.evaluate({"extra": ""})
+            limits = needed.specifier
+            if is_ours and is_needed and not limits.contains(__version__, prereleases=True):
+                bounds = ",".join(sorted(map(str, limits), reverse=True))  # ">=2" before "<3"
+                return f"needs {PROJECT}{bounds}, and this is {__version__}; it "
+    return ""
 
 
 def _hash_code(module: str) -> str:

@@ -22,6 +22,10 @@ from learngene_zoo.errors import BadFile, WrongCall, unknown
 
 T = TypeVar("T")
 Json = Any  # None, bool, int, float, str, list of Json, dict of str to Json
+ALLOWED_TYPES = (
+    "int, float, str, bool, Path, a Literal, one of these or None, a tuple[X, ...] of these, or "
+    "another frozen dataclass"
+)
 # Metadata of a field without an option on the command line.
 NO_OPTION = {"option": False}
 # Metadata of a nested dataclass with a default. Its fields become options and JSON keys of the
@@ -126,8 +130,11 @@ def _hints(cls: type) -> dict[str, Any]:
     return typing.get_type_hints(cls, include_extras=True)
 
 
-def _unwrap(hint: Any) -> tuple[Any, str, bool]:
-    """Return the bare type, the help text of `Annotated`, and whether None is allowed."""
+def _unwrap(hint: Any, where: str) -> tuple[Any, str, bool]:
+    """Return the bare type, the help text of `Annotated`, and whether None is allowed.
+
+    `where` names the field in the error for a type that no setting can have.
+    """
     help_text = ""
     if get_origin(hint) is Annotated:
         hint, *notes = get_args(hint)
@@ -137,7 +144,7 @@ def _unwrap(hint: Any) -> tuple[Any, str, bool]:
         arms = [arm for arm in get_args(hint) if arm is not type(None)]
         optional = len(arms) < len(get_args(hint))
         if len(arms) != 1:
-            raise TypeError(f"a setting may be X or X | None, not {hint}")
+            raise TypeError(_describe_allowed(hint, where))
         hint = arms[0]
     return hint, help_text, optional
 
@@ -156,7 +163,7 @@ def settings_of(settings: Any) -> list[Setting]:
         field for field in dataclasses.fields(settings) if field.metadata.get("option", True)
     ):
         annotation = _hints(type(settings))[field.name]  # type: ignore[arg-type]
-        hint, help_text, optional = _unwrap(annotation)
+        hint, help_text, optional = _unwrap(annotation, f"{type(settings).__name__}.{field.name}")
         value = getattr(settings, field.name)
         if dataclasses.is_dataclass(hint):
             flat = field.metadata == FLAT
@@ -166,7 +173,7 @@ def settings_of(settings: Any) -> list[Setting]:
                 leaves[name] = dataclasses.replace(inner, name=name, path=(field.name, *inner.path))
             nested_before = nested_before or not flat
             continue
-        kind, choices, repeated = _leaf(hint)
+        kind, choices, repeated = _leaf(hint, f"{type(settings).__name__}.{field.name}")
         leaves[field.name] = Setting(
             name=field.name,
             path=(field.name,),
@@ -181,15 +188,19 @@ def settings_of(settings: Any) -> list[Setting]:
     return list(leaves.values())
 
 
-def _leaf(hint: Any) -> tuple[type, tuple[str, ...] | None, bool]:
+def _leaf(hint: Any, where: str) -> tuple[type, tuple[str, ...] | None, bool]:
     repeated = get_origin(hint) is tuple
-    if repeated:
-        hint = get_args(hint)[0]
-    if get_origin(hint) is Literal:
-        return str, get_args(hint), repeated
-    if hint not in (int, float, str, bool, Path):
-        raise TypeError(f"a setting may be int, float, str, bool, Path or a Literal, not {hint}")
-    return hint, None, repeated
+    kind = get_args(hint)[0] if repeated else hint
+    if get_origin(kind) is Literal:
+        return str, get_args(kind), repeated
+    if kind not in (int, float, str, bool, Path):
+        raise TypeError(_describe_allowed(hint, where))
+    return kind, None, repeated
+
+
+def _describe_allowed(hint: Any, where: str) -> str:
+    name = hint.__name__ if type(hint) is type else str(hint)
+    return f"{where} has the type {name}; a setting may be {ALLOWED_TYPES}"
 
 
 def with_settings(settings: T, values: Mapping[str, Any]) -> T:
@@ -351,7 +362,7 @@ def _variant(cls: type[T], data: Mapping[str, Json], where: str) -> type[T]:
 
 
 def _decode(hint: Any, data: Json, where: str) -> Any:
-    hint, _, optional = _unwrap(hint)
+    hint, _, optional = _unwrap(hint, where)
     origin = get_origin(hint)
     if data is None and optional:
         return None

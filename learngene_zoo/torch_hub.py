@@ -72,7 +72,7 @@ def entry(name: str) -> Callable[..., nn.Module]:
     """
     method = name.removesuffix(SUFFIX)
     if name not in entries():
-        if method in METHODS.references():
+        if METHODS.is_installed(method):
             raise AttributeError(f"no entry named {name!r}: {_why_unlisted(method)}")
         raise AttributeError(f"no entry named {name!r}; there are {', '.join(entries())}")
     function = partial(method_vit, method)

@@ -36,7 +36,7 @@ from learngene_zoo.cli.job import (
 from learngene_zoo.cli.options import check_tasks, complete_tasks
 from learngene_zoo.cli.sections import SettingsCommand
 from learngene_zoo.errors import WrongCall, ZooError
-from learngene_zoo.method.contract import METHODS
+from learngene_zoo.method.contract import METHODS, Method
 from learngene_zoo.registry import CHOICE, read_choice
 from learngene_zoo.runs.run import MAX_THREADS, Run
 from learngene_zoo.settings import Recipe
@@ -252,9 +252,26 @@ def _plugins() -> Iterator[Row]:
     groups = (METHODS, *METHODS.load_all()), (catalogue.SUITES, *catalogue.suites())
     for plugins, good, broken in groups:
         for plugin in good:
-            yield _row(f"{plugins.word} {plugin.name}", "ok", plugins.references()[plugin.name])
+            name = f"{plugins.word} {plugin.name}"
+            try:
+                if isinstance(plugin, Method):
+                    _check_options(plugin)
+            except ZooError as error:
+                yield _row(name, "bad", error)
+            else:
+                yield _row(name, "ok", plugins.references()[plugin.name])
         for refused in broken:
             yield _row(f"{plugins.word} {refused.name}", "bad", refused.reason)
+
+
+def _check_options(method: Method) -> None:
+    """Raise `BadPlugin` if settings of a method have options that its commands already have."""
+    from learngene_zoo.cli import expand, extract, plan
+
+    extract.build(method)
+    plan.build(method)
+    for command in (expand.command, expand.plot_command):
+        expand.add_expander(method, command.params)
 
 
 def _shelf() -> Iterator[Row]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ from learngene_zoo.cli.job import (
 )
 from learngene_zoo.cli.main import note
 from learngene_zoo.cli.options import (
+    add_options,
     budget_options,
     check_tasks,
     complete_learngenes,
@@ -82,7 +84,7 @@ class ExpandCommand(SettingsCommand):
         """Return the common options, then the expander's."""
         learngene: tuple[Path, Method] | None = ctx.meta.get(LEARNGENE_KEY)
         common = super().get_params(ctx)
-        return [*common, *options_of(learngene[1].expander)] if learngene else common
+        return add_expander(learngene[1], common) if learngene else common
 
     def _find_name(self, args: list[str]) -> str | None:
         """Return the word of the command line that names the learngene.
@@ -109,6 +111,11 @@ class ExpandCommand(SettingsCommand):
             if not word.startswith("-") and _takes_value(last)
         ]
         return next(iter(plain), None) or next(filter(_is_learngene, after_option), None)
+
+
+def add_expander(method: Method, common: Sequence[click.Parameter]) -> list[click.Parameter]:
+    """Return the options of a method's expander and the common options of a command."""
+    return add_options(method, common, options_of(method.expander))
 
 
 def _takes_value(word: str) -> bool:

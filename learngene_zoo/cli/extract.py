@@ -11,6 +11,7 @@ from learngene_zoo.cli.job import WholeNumber, job_of, job_options, on_task, pri
 from learngene_zoo.cli.main import note
 from learngene_zoo.cli.options import (
     MethodGroup,
+    add_options,
     check_tasks,
     options_of,
     settings_from_options,
@@ -108,15 +109,18 @@ def build(method: Method) -> click.Command:
         epilog="\b\nExamples:\n"
         f"  lgzoo extract {method.name}\n"
         f"  lgzoo extract {method.name} --ancestry timm:deit_tiny_patch16_224{own_task}",
-        params=[
-            *options_of(method.extractor),
-            ancestry_option(),
-            task,
-            preset_option(method),
-            image_size_option(),
-            pool_option(),
-            *job_options("learngene"),
-        ],
+        params=add_options(
+            method,
+            [
+                ancestry_option(),
+                task,
+                preset_option(method),
+                image_size_option(),
+                pool_option(),
+                *job_options("learngene"),
+            ],
+            options_of(method.extractor),
+        ),
     )
 
 

@@ -25,11 +25,15 @@ from learngene_zoo.text import count_noun
 
 
 def method_rows() -> list[Row]:
-    """Return a row for every method; print a note on stderr for each one that is broken."""
+    """Return a row for every method, those of other packages first.
+
+    A note on stderr names each one that is broken.
+    """
     with pause_garbage_collection():
         from learngene_zoo.method.contract import METHODS
 
         good, broken = METHODS.load_all()
+        ours = METHODS.list_in_tree()
     for plugin in broken:
         note(f"method {plugin.name} of {plugin.reference} cannot be used; see lgzoo doctor")
     return [
@@ -41,7 +45,7 @@ def method_rows() -> list[Row]:
             "presets": list(m.presets),
             "paper": m.paper or None,
         }
-        for m in good
+        for m in sorted(good, key=lambda method: method.name in ours)
     ]
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -23,7 +23,7 @@ from learngene_zoo.cli.sections import (
     rank_in_help,
     section_of,
 )
-from learngene_zoo.errors import WrongCall, unknown
+from learngene_zoo.errors import BadPlugin, WrongCall, ZooError, unknown
 from learngene_zoo.families.spec import TIMM_NAMES
 from learngene_zoo.families.timm_config import check_timm_source
 from learngene_zoo.hub.client import reference_to_hub
@@ -40,11 +40,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 # Methods that are listed first: see docs/methods/index.md, "Choosing a method".
 START_HERE = ("closed_form", "first_k", "pruning", "lsamd", "pool")
-# Other names of options: timm's words for sizes; `try`, which no setting can be called in Python.
-ALIASES = {
-    **{name: (other.replace("_", "-"),) for name, other in TIMM_NAMES.items() if other != name},
-    "tries": ("try",),
+# timm's words for the sizes of this package. A method's setting of the same name may be no size.
+SIZE_ALIASES = {
+    name: other.replace("_", "-") for name, other in TIMM_NAMES.items() if other != name
 }
+ALIASES = {"tries": "try"}  # `try`, which no setting can be called in Python
 MAX_PLACEHOLDER = 60  # characters of the choices in the help's left column
 _KINDS = {int: "an integer", float: "a number", str: "a text", Path: "a path"}
 
@@ -76,6 +76,27 @@ def options_of(
         )
         for leaf in leaves
     ]
+
+
+def add_options(
+    method: Method, common: Sequence[click.Parameter], *parts: Sequence[click.Option]
+) -> list[click.Parameter]:
+    """Return the options of a method's settings and `common`, which all methods have.
+
+    Raises `BadPlugin` for a setting whose option another option already has.
+    """
+    taken = {word for option in common for word in (*option.opts, *option.secondary_opts)}
+    settings = [option for part in parts for option in part]
+    for option in settings:
+        words = {*option.opts, *option.secondary_opts}
+        if words & taken:
+            field = str(option.name).removeprefix(setting_parameter(""))
+            raise BadPlugin(
+                f"the setting {field!r} of the method {method.name!r} has the option "
+                f"{min(words & taken)}, which this command has already; rename the field"
+            )
+        taken |= words
+    return [*settings, *common]
 
 
 def _choose_kind(settings: Any, leaf: Setting) -> type[SettingOption]:
@@ -157,9 +178,10 @@ def _option(
     value = (type_of or SettingType)(setting)
     if value.has_many_choices:
         text = f"one of {', '.join(setting.choices or ())}: {text}"
-    names = [f"--{name}" for name in (setting.option, *ALIASES.get(setting.name, ()))]
+    aliases = SIZE_ALIASES if issubclass(kind, SizeOption) else ALIASES
+    names = [setting.option, *filter(None, [aliases.get(setting.name)])]
     return kind(
-        [*names, setting_parameter(setting.name)],
+        [*(f"--{name}" for name in names), setting_parameter(setting.name)],
         type=value,
         metavar=value.metavar,
         multiple=setting.repeated,
@@ -412,7 +434,11 @@ class MethodGroup(LazyGroup):
                 formatter.write_dl(list(names.items()))
         shared: dict[str, tuple[str, str]] = {}
         for method in METHODS.load_all()[0]:
-            for option in sorted(self.build(method).params, key=rank_in_help):
+            try:
+                params = self.build(method).params
+            except ZooError:
+                continue  # `lgzoo doctor` reports it
+            for option in sorted(params, key=rank_in_help):
                 record = option.get_help_record(ctx)
                 if record is not None and section_of(option) not in OF_A_METHOD:
                     shared.setdefault(option.opts[0], record)

@@ -33,6 +33,7 @@ from learngene_zoo.cli.job import (
 from learngene_zoo.cli.main import note
 from learngene_zoo.cli.options import (
     MethodGroup,
+    add_options,
     budget_options,
     check_tasks,
     complete_learngenes,
@@ -160,19 +161,22 @@ def build(method: Method) -> click.Command:
         f"  lgzoo plan {method.name}\n"
         f"  lgzoo plan {method.name} --ancestry timm:deit_tiny_patch16_224\n"
         f"  lgzoo plan {method.name} --max-params 700K",
-        params=[
-            *options_of(method.extractor),
-            *options_of(method.expander, without=extractor_names),
-            ancestry_option(),
-            preset_option(method),
-            pool_option(),
-            *size_options("task"),
-            *(option for option in budget_options() if option.name != "max_latency"),
-            convention_option(),
-            offline_option(),
-            all_option(),
-            json_option(),
-        ],
+        params=add_options(
+            method,
+            [
+                ancestry_option(),
+                preset_option(method),
+                pool_option(),
+                *size_options("task"),
+                *(option for option in budget_options() if option.name != "max_latency"),
+                convention_option(),
+                offline_option(),
+                all_option(),
+                json_option(),
+            ],
+            options_of(method.extractor),
+            options_of(method.expander, without=extractor_names),
+        ),
     )
 
 

@@ -11,7 +11,12 @@ import click
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.learngene import read_config
-from learngene_zoo.artifacts.records import CardRecord, Provenance, read_provenance
+from learngene_zoo.artifacts.records import (
+    CardRecord,
+    Provenance,
+    package_of_method,
+    read_provenance,
+)
 from learngene_zoo.artifacts.shelf import kind_of
 from learngene_zoo.cli.job import (
     MAX_ROWS,
@@ -57,6 +62,7 @@ def show(
     """Print a description of `name`, and draw the sheet of a task."""
     if name.startswith(OWN_DATA):
         check_tasks(name)
+    METHODS.check_unused(name)
     folder = None if _is_named(name) else _folder(name)
     if sheet is not None and (
         folder is not None or name in METHODS.references() or name in _suites()
@@ -114,10 +120,12 @@ def _folder(name: str) -> Path | None:
             raise WrongCall(f"{name} is a file; {catalogue.file_hint(name)}") from None
         if "/" in name or Path(name).exists():
             raise
+        catalogue.SUITES.check_unused(name)
         known_names = {*task_names, *METHODS.references(), *shelf.names()}
         kind = "method, learngene, task or suite"
         if nearest(name, known_names) is None:
-            raise WrongCall(f"no {kind} named {name!r}; see `lgzoo list`") from None
+            hint = f"see `lgzoo list`{catalogue.hint_left_out()}"
+            raise WrongCall(f"no {kind} named {name!r}; {hint}") from None
         raise unknown(kind, name, known_names) from None
 
 
@@ -156,7 +164,6 @@ def _method(name: str, convention: Convention, show_all: bool, as_json: bool) ->
 
 def _learngene(folder: Path, convention: Convention, show_all: bool, as_json: bool) -> None:
     config = read_config(folder)
-    members = lifecycle.plan(folder, convention=convention, offline=True)
     facts: dict[str, Json] = {
         "learngene": shelf.reference(folder),
         "method": config.method,
@@ -166,17 +173,27 @@ def _learngene(folder: Path, convention: Convention, show_all: bool, as_json: bo
         "licence": config.licence,
         "seed": config.seed,
     }
+    try:
+        method = method_of(config, folder)
+    except ZooError:  # its sizes are not known, but its config.json is readable
+        sizes = {
+            name: getattr(config.spec, name) for name in ("family", "layers", "width", "heads")
+        }
+        package = [" ".join(item) for item in package_of_method(config.versions).items()]
+        _print_heading(as_json, **facts, package=package, **sizes)
+        raise
+    members = lifecycle.plan(folder, convention=convention, offline=True)
     # A method's own records may have the same names; they come after ours and replace none of them.
     short = {
         name: value
         for name, value in {**_flat(config.details), **_flat(config.metrics)}.items()
         if _is_short(value)
     }
-    sizes: dict[str, Json] = {
+    listed: dict[str, Json] = {
         "sizes": _counted_with(members, convention),
-        "more_sizes": _name_size_options(method_of(config, folder), config.spec, "lgzoo expand"),
+        "more_sizes": _name_size_options(method, config.spec, "lgzoo expand"),
     }
-    _print_heading(as_json, **{**facts, **short, **facts, **sizes})
+    _print_heading(as_json, **{**facts, **short, **facts, **listed})
     rows = _with_accuracy(size_rows(members, convention), config.metrics)
     print_sizes([{**row, **_worth(row, config.card)} for row in rows], as_json, show_all)
 

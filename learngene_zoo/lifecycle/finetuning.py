@@ -267,6 +267,7 @@ def _find_preset(
             f"expected a recipe or a preset, got both (preset {preset!r}); leave out one of them"
         )
     name = str(model.provenance.get("method", ""))
+    METHODS.check_unused(name)
     presets = METHODS.load(name).finetuning if name in METHODS.references() else {}
     if not presets:
         method_names = ", ".join(

@@ -84,6 +84,7 @@ def _find_method(start: Descendant, larger: Spec) -> Method:
     """Return the method of a descendant. Raises `WrongCall` for one that trains or uses labels."""
     where = str(start.folder or "the model")
     name = str(start.provenance.get("method", ""))
+    METHODS.check_unused(name)
     if name not in METHODS.references():
         raise WrongCall(
             f"{where} does not record a method that is installed; heal it without rounds"

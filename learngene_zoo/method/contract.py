@@ -412,6 +412,7 @@ def _faults_of_presets(presets: Any) -> Iterator[str]:
     kinds = sorted({type(preset).__name__ for preset in presets.values()})
     if len({type(preset) for preset in presets.values()}) > 1:
         yield f"its presets are of several types, {', '.join(kinds)}; expected one"
+    yield from _faults_of_settings(next(iter(presets.values()), None))
 
 
 def _faults_of_expander(expander: Any) -> Iterator[str]:
@@ -421,6 +422,15 @@ def _faults_of_expander(expander: Any) -> Iterator[str]:
     strange = sorted(set(expander.axes) - set(AXES))
     if strange:
         yield f"axes of its expander has {strange[0]!r}; expected some of {', '.join(AXES)}"
+    yield from _faults_of_settings(expander)
+
+
+def _faults_of_settings(settings: Any) -> Iterator[str]:
+    try:
+        if is_dataclass(settings):
+            settings_of(settings)
+    except (TypeError, NameError) as error:  # a type that is not allowed, or not defined
+        yield str(error)
 
 
 METHODS = Plugins("learngene_zoo.methods", "method", Method)
@@ -453,17 +463,20 @@ def report_failure(name: str) -> Iterator[None]:
 def method_of(config: LearngeneConfig, where: object) -> Method:
     """Return the method of a learngene at `where`.
 
-    Raises `BadFile` for one that cannot be used or is not installed, with the package that it came
-    from, if the learngene records it, and for details that the method cannot read.
+    Raises `BadFile` for one that cannot be used, that `LGZOO_PLUGINS` leaves out, or that is not
+    installed, with the package that it came from, if the learngene records it; and for details that
+    the method cannot read.
     """
     name = config.method
     if not name:
         raise WrongCall(
             f"{where} names no method; lg.extract names it, or learngene.with_config(method=...)"
         )
-    if name not in METHODS.references() and name not in {
-        plugin.name for plugin in METHODS.list_refused()
-    }:
+    try:
+        METHODS.check_unused(name)
+    except WrongCall as error:
+        raise BadFile(f"{where} was made by the method {name!r}; {error}") from None
+    if name not in METHODS.references():
         named = sorted(package_of_method(config.versions))
         package = (
             f"the package that it names ({', '.join(named)}), if you trust it"

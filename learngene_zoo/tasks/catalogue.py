@@ -15,7 +15,7 @@ from typing import Any, Literal
 from learngene_zoo.artifacts.own_data import LocalOrigin, find_origin, is_unnamed, locate, name_call
 from learngene_zoo.artifacts.records import TASKS, is_own_data, parse_reference
 from learngene_zoo.errors import BadData, WrongCall, ZooError, nearest, unknown
-from learngene_zoo.registry import Broken, PluginEntry, Plugins
+from learngene_zoo.registry import CHOICE, Broken, PluginEntry, Plugins
 from learngene_zoo.runs.progress import say_once
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.stamps import FileStamp
@@ -144,6 +144,7 @@ def suite(name: str) -> Suite:
         if suite.name == name:
             return suite
     SUITES.refuse(name, broken)
+    SUITES.check_unused(name)
     raise unknown("suite", name, [suite.name for suite in good])
 
 
@@ -353,7 +354,13 @@ def check_name(name: str) -> None:
     )
     if broken:
         hint += f" (the suite {broken[0].name} cannot be used; see `lgzoo doctor`)"
-    raise WrongCall(hint)
+    raise WrongCall(f"{hint}{hint_left_out()}")
+
+
+def hint_left_out() -> str:
+    """Return a hint with the suites that `LGZOO_PLUGINS` leaves out, else ""."""
+    names = SUITES.list_left_out()
+    return f" ({CHOICE} leaves out the suites {', '.join(names)})" if names else ""
 
 
 def _holds_files(folder: Path) -> bool:

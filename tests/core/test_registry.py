@@ -9,10 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner, Result
 
 from learngene_zoo import registry
+from learngene_zoo.cli.doctor import _plugins
+from learngene_zoo.cli.main import main
 from learngene_zoo.errors import BadFile, BadPlugin, WrongCall
 from learngene_zoo.method.contract import METHODS
+from learngene_zoo.version import __version__
 
 
 @pytest.fixture
@@ -24,13 +28,45 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def install(site: Path, package: str, points: str, source: str = "") -> None:
-    """Write the metadata of an installed package with entry points."""
+def install(site: Path, package: str, points: str, source: str = "", needs: str = "") -> None:
+    """Write the metadata of an installed package with entry points and a requirement."""
     info = site / f"{package}-1.0.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+    requirement = f"Requires-Dist: {needs}\n" if needs else ""
+    (info / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n{requirement}"
+    )
     (info / "entry_points.txt").write_text(f"[{METHODS.group}]\n{points}\n")
     (site / f"{package}.py").write_text(source)
+
+
+def lgzoo(line: str) -> Result:
+    return CliRunner().invoke(main, line.split())
+
+
+TOY = """
+from dataclasses import dataclass, replace
+from typing import Literal
+from learngene_zoo.method.contract import METHODS
+SCRATCH = METHODS.load("scratch")
+
+@dataclass(frozen=True, kw_only=True)
+class Shape(type(SCRATCH.extractor)):
+    {extractor}
+
+@dataclass(frozen=True, kw_only=True)
+class Draw(type(SCRATCH.expander)):
+    {expander}
+
+presets = {{"mini": Shape(), "smoke": Shape()}}
+METHOD = replace(SCRATCH, name="{name}", presets=presets, expander=Draw())
+"""
+
+
+def install_toy(site: Path, name: str, extractor: str = "pass", expander: str = "pass") -> None:
+    """Install the method scratch under another name, with further fields."""
+    source = TOY.format(name=name, extractor=extractor, expander=expander)
+    install(site, f"zoo_{name}", f"{name} = zoo_{name}:METHOD", source)
 
 
 def test_the_methods_in_tree_are_found_and_load() -> None:
@@ -155,7 +191,7 @@ def test_of_two_strangers_that_claim_one_name_both_are_refused(site: Path) -> No
         METHODS.load("contested")
     good, broken = METHODS.load_all()
     assert {method.name for method in good} == set(before)
-    assert [plugin.reference for plugin in broken] == ["zoo_one:METHOD", "zoo_two:METHOD"]
+    assert [plugin.reference for plugin in broken] == ["zoo_one:METHOD and zoo_two:METHOD"]
 
 
 def test_one_reference_found_twice_is_one_method(site: Path) -> None:
@@ -214,10 +250,6 @@ def test_a_variable_restricts_the_plugins(site: Path, monkeypatch: pytest.Monkey
 def test_an_unknown_name_in_the_variable_is_one_clear_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from click.testing import CliRunner
-
-    from learngene_zoo.cli.main import main
-
     monkeypatch.setenv("LGZOO_PLUGINS", "lsamd,closed_from")
     result = CliRunner().invoke(main, ["list", "methods"])
     assert (result.exit_code, result.stdout) == (2, "")
@@ -247,3 +279,155 @@ def test_code_of_a_plugin_is_described_by_its_version_and_files(site: Path) -> N
     third = METHODS.describe_code("ours")
     (package / "parts.py").write_text("one = 2")
     assert len({first, second, third, METHODS.describe_code("ours")}) == 4
+
+
+def test_every_command_says_that_the_variable_leaves_out_a_plugin(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    left_out = "LGZOO_PLUGINS leaves out the method 'lsamd'; add its name to the variable"
+    monkeypatch.setenv("LGZOO_PLUGINS", "closed_form,vtab")
+    for line, code in (
+        ("expand lsamd-mini --layers 3", 1),
+        ("plot lsamd-mini", 1),
+        ("show lsamd-mini", 1),
+        ("show lsamd", 2),
+        ("plan lsamd", 2),
+        ("extract lsamd", 2),
+    ):
+        result = lgzoo(line)
+        assert result.exit_code == code, line
+        assert left_out in result.stderr, line
+        assert "not installed" not in result.stderr
+    assert "LGZOO_PLUGINS leaves out the suite 'mini'" in lgzoo("show mini").stderr
+    for line in ("show digits", "finetune model --task digits"):
+        assert "(LGZOO_PLUGINS leaves out the suites decathlon" in lgzoo(line).stderr
+
+
+def test_the_facts_of_a_learngene_are_shown_without_its_method(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("LGZOO_PLUGINS", "closed_form")
+    lines = lgzoo("show lsamd-mini").stdout.splitlines()
+    assert {"method     lsamd", "tasks      objects,signs,glyphs", "layers     12"} <= set(lines)
+    assert lgzoo("show lsamd-mini --json").stdout == ""
+
+
+def test_packages_that_claim_one_name_are_named_and_one_can_be_chosen(
+    site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install_toy(site, "shared")
+    install(site, "zoo_other", "shared = zoo_other:METHOD")
+    says = (
+        "2 packages claim the method 'shared' (zoo_other:METHOD of zoo_other and "
+        "zoo_shared:METHOD of zoo_shared); uninstall all but one, or choose one with "
+        "LGZOO_PLUGINS=zoo_other"
+    )
+    for value in ("", "shared"):
+        monkeypatch.setenv("LGZOO_PLUGINS", value)
+        for line in ("show shared", "extract shared", "plan shared"):
+            result = lgzoo(line)
+            assert (result.exit_code, result.stderr) == (1, f"error: {says}\n"), line
+        assert lgzoo("list methods").stderr.count("cannot be used") == 1
+        assert [row["found"] for row in _plugins() if row["what"] == "method shared"] == [says]
+    monkeypatch.setenv("LGZOO_PLUGINS", "zoo_shared,scratch")
+    assert lgzoo("show shared").exit_code == 0
+
+
+def test_a_package_with_the_name_of_its_plugin_is_not_offered_as_a_choice(site: Path) -> None:
+    for package in ("contested", "zoo_contested"):
+        install(site, package, f"contested = {package}:METHOD")
+    [refused] = METHODS.list_refused()
+    assert refused.reason.endswith("choose one with LGZOO_PLUGINS=zoo_contested")
+
+
+@pytest.mark.parametrize(
+    ("needs", "says"),
+    [
+        (
+            "learngene_zoo>=2,<3",
+            f"needs learngene-zoo>=2,<3, and this is {__version__}; it fails to import: ",
+        ),
+        ("learngene-zoo>=1.0,<2", "(zoo_early:METHOD) fails to import: "),
+        ("numpy>=9999", "(zoo_early:METHOD) fails to import: "),
+    ],
+)
+def test_a_plugin_for_another_version_is_reported_as_such(
+    site: Path, needs: str, says: str
+) -> None:
+    source = "from learngene_zoo.plugin import of_the_future"
+    install(site, "zoo_early", "early = zoo_early:METHOD", source, needs)
+    _, [broken] = METHODS.load_all()
+    assert f"{says}ImportError(" in broken.reason
+
+
+@pytest.mark.parametrize("part", ["extractor", "expander"])
+@pytest.mark.parametrize(
+    ("name", "kind"), [("dict", "dict"), ("union", "int | str"), ("inner", "tuple[dict, ...]")]
+)
+def test_a_setting_of_a_type_that_is_not_allowed_is_refused(
+    site: Path, part: str, name: str, kind: str
+) -> None:
+    method = f"{part}_{name}"
+    install_toy(site, method, **{part: f"odd: {kind} = ()"})
+    owner = {"extractor": "Shape", "expander": "Draw"}[part]
+    says = (
+        f"the record of the method '{method}' is wrong: {owner}.odd has the type {kind}; a "
+        "setting may be int, float, str, bool, Path, a Literal, one of these or None, a "
+        "tuple[X, ...] of these, or another frozen dataclass"
+    )
+    result = lgzoo(f"extract {method}")
+    assert result.exit_code == 1
+    assert says in result.stderr
+    assert "unexpected" not in result.stderr
+    _, [broken] = METHODS.load_all()
+    assert says in broken.reason
+    assert lgzoo("extract --help").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "line", "option"),
+    [
+        ("forced", {"extractor": "force: bool = False"}, "extract forced --help", "--force"),
+        ("sown", {"extractor": "seed: int = 0"}, "extract sown", "--seed"),
+        ("sized", {"extractor": "depth: int = 0"}, "plan sized", "--depth"),
+        ("twice", {"extractor": "a: bool = False\n    no_a: int = 0"}, "extract twice", "--no-a"),
+        ("outer", {"expander": "out: int = 0"}, "expand learngene --help", "--out"),
+    ],
+)
+def test_a_setting_with_the_option_of_every_method_is_refused(
+    site: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    fields: dict[str, str],
+    line: str,
+    option: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    install_toy(site, name, **fields)
+    if name == "outer":
+        assert lgzoo("extract outer").exit_code == 0
+    field = option.removeprefix("--").replace("-", "_")
+    says = (
+        f"the setting {field!r} of the method {name!r} has the option {option}, which this command "
+        "has already; rename the field"
+    )
+    result = lgzoo(line)
+    assert (result.exit_code, result.stderr) == (1, f"error: {says}\n")
+    [row] = [row for row in _plugins() if row["found"] == says]
+    assert (row["what"], row["status"]) == (f"method {name}", "bad")
+    assert lgzoo("extract --help").exit_code == 0
+
+
+def test_a_setting_of_a_plugin_has_no_word_of_timm(site: Path) -> None:
+    install_toy(site, "normed", extractor='channels: Literal["norm", "first"] = "norm"')
+    shown = lgzoo("extract normed --help").stdout
+    assert "--channels [norm|first]" in shown
+    assert "--in-chans" not in shown
+    assert "--layers, --depth INTEGER" in lgzoo("plan normed --help").stdout
+
+
+def test_methods_of_other_packages_are_listed_first(site: Path) -> None:
+    install_toy(site, "zzz_mine")
+    lines = lgzoo("list methods").stdout.splitlines()
+    assert lines[2].split()[0] == "zzz_mine"

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import torch
 from click.testing import CliRunner
 
 from learngene_zoo.cli.main import main
+from learngene_zoo.cli.new_plugin import package
 from learngene_zoo.errors import BadFile, Unavailable, WrongCall
 from learngene_zoo.tasks import catalogue
 from learngene_zoo.tasks.catalogue import Suite, built_in, split_sizes
@@ -343,3 +345,22 @@ def test_data_that_must_be_downloaded_is_left_out_unless_it_is_wanted() -> None:
     assert check_suite(papers) == ()
     with pytest.raises(Unavailable):
         check_suite(papers, offline=False)
+
+
+def test_the_test_of_a_new_suite_does_not_pass_without_data(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    record = SimpleNamespace(entries=(ENTRY, replace(ENTRY, name="static")))
+    monkeypatch.setitem(sys.modules, "lgzoo_noises", SimpleNamespace(NOISES=record))  # type: ignore[arg-type]
+
+    def run_test(*opened: str) -> None:
+        monkeypatch.setattr("learngene_zoo.testing.check_suite", lambda suite: opened)
+        names: dict[str, Any] = {}
+        exec(package("noises", "suite")["tests/test_noises.py"], names)
+        names["test_contract"]()
+
+    with pytest.raises(pytest.skip.Exception, match="no task is available offline"):
+        run_test()
+    with pytest.raises(AssertionError):
+        run_test("noise")
+    run_test("noise", "static")
