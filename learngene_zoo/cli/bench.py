@@ -158,6 +158,7 @@ def _report(job: Job) -> None:
         for table in tables:
             numeric = [index >= table.texts for index in range(len(table.columns))]
             print_table(table.columns, table.rows, numeric, table.title, quiet=job.quiet)
+            print_lines([table.note] if table.note else [])
         print_lines([*lines, str(page)])
     grid = read_grid(job.out)
     # An interrupted bench may lack results of an arm.
