@@ -21,7 +21,7 @@ from learngene_zoo.bench.claims.cells import (
     tuning_cells,
 )
 from learngene_zoo.bench.claims.file import Claim, load_claim, planned_effect
-from learngene_zoo.bench.claims.run import run_claim
+from learngene_zoo.bench.claims.run import describe_phase, run_claim
 from learngene_zoo.bench.claims.verdict import _list_warnings, judge
 from learngene_zoo.bench.grid.cell import Arm, Cell
 from learngene_zoo.bench.results.rows import Row
@@ -298,6 +298,13 @@ def test_under_protocol_2_the_grid_widens_and_every_arm_has_its_own_augmentation
         ("timm", "none"),
         ("fan_in", "light"),
     }
+
+
+def test_progress_names_the_phase_of_the_tuning(toy: Claim) -> None:
+    first = tuning_cells(toy)
+    assert describe_phase(toy, first) == f"tuning, learning rates: {len(first)} cells"
+    later = [replace(cell, recipe=replace(cell.recipe, augment="rand")) for cell in first]
+    assert describe_phase(toy, later[:1]) == "tuning, augmentation rand: 1 cell"
 
 
 def test_an_arm_at_chance_is_tuned_on_the_next_target(toy: Claim) -> None:
