@@ -158,6 +158,7 @@ def _report(job: Job) -> None:
         for table in tables:
             numeric = [index >= table.texts for index in range(len(table.columns))]
             print_table(table.columns, table.rows, numeric, table.title, quiet=job.quiet)
+            print_lines([table.note] if table.note else [])
         print_lines([*lines, str(page)])
     grid = read_grid(job.out)
     # An interrupted bench may lack results of an arm.
@@ -184,7 +185,8 @@ def _claims(
     names: Sequence[str], budget: BudgetName, job: Job, executor: Callable[..., Executor]
 ) -> None:
     """Measure each claim and print its verdict; the claim's file describes the grid."""
-    from learngene_zoo.bench.claims.file import load_claim
+    from learngene_zoo.bench.claims.arms import check_arms
+    from learngene_zoo.bench.claims.file import find_claim, load_claim
     from learngene_zoo.bench.claims.run import run_claim, verdict_path, verdict_text
 
     context = click.get_current_context()
@@ -203,6 +205,8 @@ def _claims(
         )
     size: Literal["standard", "full"] = "full" if budget == "full" else "standard"
     claims = [load_claim(name, size) for name in names]
+    for name, claim in zip(names, claims):
+        check_arms(claim, find_claim(name), job.run.offline)
     rows: list[dict[str, Json]] = []
     for claim in claims:
         verdict = run_claim(

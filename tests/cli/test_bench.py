@@ -276,7 +276,7 @@ def test_claims_take_no_grid() -> None:
     assert "leave SUITE out" in call("bench", "mini", "--claim", "lsamd-scratch").stderr
     assert "remove bench" in call("bench", "--claim", "lsamd-scratch", "--force").stderr
     assert (
-        "no claim named 'lsamd-scrach'; did you mean"
+        "no claim named 'lsamd-scrach'; similar: lsamd-scratch"
         in call("bench", "--claim", "lsamd-scrach").stderr
     )
 

@@ -233,7 +233,10 @@ def test_methods_are_compared_with_each_other_and_the_better_comes_first() -> No
         "images",
     )
     (message,) = captions.explanations(summary)
-    assert message == "[low, high] of one task: 95 % interval over its test images, seeds pooled"
+    assert message == (
+        "[low, high] of one task: 95 % interval over its test images, seeds pooled "
+        "(before training: over seeds)"
+    )
 
 
 def test_of_many_methods_each_is_compared_with_the_best() -> None:

@@ -10,6 +10,7 @@ import pytest
 from claims_toy import at, extraction, row, with_two_sizes, write_claim
 
 from learngene_zoo.bench.claims import file as claim_file
+from learngene_zoo.bench.claims.arms import check_arms
 from learngene_zoo.bench.claims.cells import (
     arm_of,
     cells_of,
@@ -20,7 +21,7 @@ from learngene_zoo.bench.claims.cells import (
     tuning_cells,
 )
 from learngene_zoo.bench.claims.file import Claim, load_claim, planned_effect
-from learngene_zoo.bench.claims.run import run_claim
+from learngene_zoo.bench.claims.run import describe_phase, run_claim
 from learngene_zoo.bench.claims.verdict import _list_warnings, judge
 from learngene_zoo.bench.grid.cell import Arm, Cell
 from learngene_zoo.bench.results.rows import Row
@@ -138,10 +139,63 @@ def test_a_file_that_cannot_be_decided_is_one_clear_line(
 
 
 def test_a_claim_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(WrongCall, match="no claim named"):
+    with pytest.raises(
+        WrongCall, match=r"similar: lsamd-scratch, .*--claim \./mine\.toml$"
+    ) as caught:
         load_claim("lsamd-scrtach")
+    assert len(str(caught.value)) < 400  # it does not list every claim
     with pytest.raises(WrongCall, match="there is no file"):
         load_claim(tmp_path / "none.toml")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"settings": "settings = { keeps = [1] }"},
+            "arm 'ours', settings: no setting named 'keeps'; did you mean keep?",
+        ),
+        ({"settings": 'settings = { keep = "a" }'}, "arm 'ours', settings: keep is \"a\""),
+        ({"settings": 'preset = "mino"'}, "arm 'ours', preset: no preset of lsamd named 'mino'"),
+        (
+            {"expand = ": 'expand = { init = "fan_out" }'},
+            "arm 'fan_in', expand: init is \"fan_out\"",
+        ),
+        ({"layers": "layers = [6, 2]"}, "arm 'ours', layers: "),
+        (
+            {"method": 'method = "first_k"', "settings": "", "layers": "layers = [14]"},
+            "arm 'ours', layers: layers is 14; the ancestry model has 12",
+        ),
+        ({"layers": "sizes = [{ low = 3 }]"}, "arm 'ours', sizes: ours builds layers alone"),
+        (
+            {"settings": 'ancestries = ["bundled", "bundled"]'},
+            "arm 'ours', ancestries: lsamd takes 1",
+        ),
+        (
+            {"method": 'method = "first_k"', "settings": 'tasks = ["objects"]'},
+            "arm 'ours', tasks: first_k does not train on a task",
+        ),
+    ],
+)
+def test_an_arm_that_cannot_be_run_is_named_before_anything_is_trained(
+    tmp_path: Path, changes: dict[str, str], message: str
+) -> None:
+    path = write_claim(tmp_path, **changes)
+    with pytest.raises(WrongCall) as caught:
+        check_arms(load_claim(path), path)
+    text = str(caught.value)
+    assert text.startswith(f"{path}: {message}"), text
+    assert text.endswith("; correct the file")
+    assert "\n" not in text
+
+
+def test_targets_of_texts_need_an_ancestry_model_of_texts(tmp_path: Path) -> None:
+    texts = tmp_path / "moods.csv"
+    texts.write_text("text,label\n" + "good,up\nbad,down\n" * 12, encoding="utf-8")
+    targets = f'targets = ["digits", "csv:{texts}", "cifar10", "cifar100"]'
+    path = write_claim(tmp_path, targets=targets)
+    with pytest.raises(WrongCall, match=r"arm 'ours', targets: csv:.* is a task of texts, and"):
+        check_arms(load_claim(path), path)
 
 
 # ---- cells
@@ -244,6 +298,13 @@ def test_under_protocol_2_the_grid_widens_and_every_arm_has_its_own_augmentation
         ("timm", "none"),
         ("fan_in", "light"),
     }
+
+
+def test_progress_names_the_phase_of_the_tuning(toy: Claim) -> None:
+    first = tuning_cells(toy)
+    assert describe_phase(toy, first) == f"tuning, learning rates: {len(first)} cells"
+    later = [replace(cell, recipe=replace(cell.recipe, augment="rand")) for cell in first]
+    assert describe_phase(toy, later[:1]) == "tuning, augmentation rand: 1 cell"
 
 
 def test_an_arm_at_chance_is_tuned_on_the_next_target(toy: Claim) -> None:

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from learngene_zoo.bench.claims.arms import check_arms
 from learngene_zoo.bench.claims.cells import cells_of, tuning_cells
-from learngene_zoo.bench.claims.file import list_claims, load_claim, planned_effect
+from learngene_zoo.bench.claims.file import find_claim, list_claims, load_claim, planned_effect
 from learngene_zoo.bench.claims.run import read_verdict
 from learngene_zoo.bench.claims.verdict import judge
 from learngene_zoo.bench.results.rows import read_rows
@@ -22,6 +23,7 @@ from learngene_zoo.settings import to_json
 @pytest.mark.parametrize("budget", ["standard", "full"])
 def test_every_claim_in_tree_can_be_run(name: str, budget: Any) -> None:
     claim = load_claim(name, budget)
+    check_arms(claim, find_claim(name), offline=True)
     cells = [*tuning_cells(claim), *cells_of(claim)]
     assert bool(cells) == (claim.compare.kind != "exact")
     assert "" not in (claim.says, claim.estimand, claim.where)

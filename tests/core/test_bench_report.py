@@ -16,6 +16,7 @@ import pytest
 from bench_toy import toy_row
 
 from learngene_zoo.bench.report import captions, gain_tables, tables, text_table
+from learngene_zoo.bench.report.page import NO_GRID, page
 from learngene_zoo.bench.report.pictures import pareto_front, pictures
 from learngene_zoo.bench.report.report import (
     GRID,
@@ -439,6 +440,18 @@ def test_the_page_is_whole_and_needs_nothing_else(folder: Path) -> None:
         assert (reference[0] or reference[1]) in page.ids
 
 
+def test_a_narrow_window_keeps_letters_readable_and_arms_in_sight(folder: Path) -> None:
+    """Pictures keep their width and scroll; columns of one value give way to the results."""
+    text = (folder / "report.html").read_text(encoding="utf-8")
+    narrow = text[text.index("@media (max-width: 40rem)") :]
+    assert "position: sticky" in narrow
+    widths = [float(width) for width in re.findall(r'style="--width: ([0-9.]+)pt"><svg', text)]
+    assert len(widths) == text.count("<svg")
+    assert all(width > 300 for width in widths)
+    assert 'number shared"' not in text  # it has two sizes
+    assert 'td class="number shared">9</td>' in page(summarise(rows()), NO_GRID, {})
+
+
 def test_a_single_point_is_no_curve() -> None:
     only = [
         replace(row, epochs=4, untrained=None, key=f"{row.key} only")
@@ -550,32 +563,40 @@ def test_arms_are_the_rows_of_the_table_by_task() -> None:
     assert [row[0] for row in table.rows] == [*ARMS, "lsamd over scratch"]
 
 
-def test_gains_before_training_are_those_of_the_untrained_models() -> None:
+def test_gains_before_training_are_those_of_the_probes_or_else_of_the_untrained_models() -> None:
     untrained = {"lsamd": 0.5, "lsamd shuffled": 0.3, "scratch timm": 0.4, "scratch fan_in": 0.2}
-    measured = [replace(row, untrained=untrained.get(row.arm, 0.1)) for row in rows()]
+    measured = [replace(row, untrained=untrained.get(row.arm, 0.1), probe=None) for row in rows()]
     table, *_ = gain_tables.gains_before_training(summarise(measured))
     assert "before any training" in table.title
     points = {row[:2]: row[-2] for row in table.rows if row[2] == text_table.AVERAGE}
     assert points["lsamd", "over scratch"] == "+10.0"
     assert points["lsamd", "inherited"] == "+20.0"
-    bare = [replace(row, untrained=None) for row in rows()]
+    # A head is fitted to augmented images too where an arm is trained on them; a probe never is.
+    probed = [replace(row, probe=0.6 if row.arm == "lsamd" else 0.2) for row in measured]
+    table, *_ = gain_tables.gains_before_training(summarise(probed))
+    points = {row[:2]: row[-2] for row in table.rows if row[2] == text_table.AVERAGE}
+    assert points["lsamd", "over scratch"] == "+40.0"
+    bare = [replace(row, untrained=None, probe=None) for row in rows()]
     assert gain_tables.gains_before_training(summarise(bare)) == []
 
 
 def test_arms_that_end_below_their_start_are_named() -> None:
-    assert captions.describe_losses(summarise(rows())) == []
+    assert captions.describe_losses(summarise(rows())) == ""
     worse = [
         replace(row, untrained=0.95 if row.arm == "lsamd shuffled" else row.untrained)
         for row in rows(epochs=(1, 4))
     ]
-    (text,) = captions.describe_losses(summarise(worse))
+    text = captions.describe_losses(summarise(worse))
     assert "1 of 6 averages" in text
     assert "lsamd shuffled: 95.0 to 43.5" in text
-    assert text in captions.remarks(summarise(worse))
+    # the warning is below the table of the arms, above the comparisons
+    assert tables.compact(summarise(worse))[-1].note == text
+    assert tables.brief(summarise(worse))[0].note == text
+    assert text in text_table.markdown(tables.compact(summarise(worse)))
 
 
 def test_an_unfinished_bench_says_so() -> None:
     assert not any("unfinished" in line for line in captions.remarks(summarise(rows())))
     assert captions.remarks(summarise(rows(), missing=3))[0] == (
-        "* unfinished: 24 cells measured, 3 not measured yet"
+        "unfinished: 24 cells measured, 3 not measured yet"
     )

@@ -525,6 +525,10 @@ def test_the_time_left_follows_layers_and_epochs() -> None:
         == "[2/3] digits, 1 layers of width 32, 3 epochs, seed 0, lsamd: accuracy 50.0 %  (about"
         " 8.0s left)"
     )
+    recipe = replace(RECIPE, lr=5e-4, augment="light")
+    assert "seed 0, lsamd, lr 0.0005, augmentation light: accuracy" in (
+        format_progress(row, estimate, recipe)
+    )
 
 
 def run_row(cell: Cell) -> Row:

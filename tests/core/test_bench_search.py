@@ -162,6 +162,11 @@ def test_an_arm_that_never_leaves_chance_keeps_the_middle_rate_and_says_so() -> 
         " (0.002) is kept"
     )
     assert len({trial.lr for trial in trials}) == 3, "it does not widen the grid"
+    alone = replace(choices["b"], lr=1e-3, means={"0.001": 5.0})
+    assert describe_tuning([], {"b": alone}) == [
+        "b: no better than a constant answer on one, two, three at the only rate (0.001), which is"
+        " kept"
+    ]
 
 
 def test_the_rate_of_an_arm_that_learnt_nothing_does_not_widen_a_grid_of_which_it_is_an_end() -> (

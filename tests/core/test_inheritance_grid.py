@@ -49,7 +49,7 @@ def test_every_cell_has_a_size_with_a_name(wanted: list[Any]) -> None:
 def test_scratch_at_another_size_is_as_large_as_its_rivals(wanted: list[Any]) -> None:
     (cell,) = (cell for cell in wanted if cell.arm.name == "scratch timm" and cell.size)
     learngene = lifecycle.extract("scratch", run=Run())
-    target, _ = size_of(cell, learngene, open_task("wings"))
+    target, _ = size_of(cell, learngene.config, open_task("wings").classes)
     assert (target.layers, target.heads, target.mlp_ratio) == (12, 3, 1.0)
     assert cost(target.apply(ANCESTRY)).params < 0.6 * cost(ANCESTRY).params
 

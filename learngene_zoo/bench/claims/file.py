@@ -8,13 +8,14 @@ docs/claims.md explains them.
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
 from learngene_zoo.artifacts.records import Control
 from learngene_zoo.bench.grid.cell import label
 from learngene_zoo.bench.results.statistics import Scope, Spread, plan_effect
-from learngene_zoo.errors import BadFile, WrongCall, unknown
+from learngene_zoo.errors import MAX_NEAR, BadFile, WrongCall, unknown
 from learngene_zoo.families.family import Convention
 from learngene_zoo.method.contract import METHODS
 from learngene_zoo.settings import Json, Recipe, from_json
@@ -215,6 +216,26 @@ def list_claims() -> list[str]:
     return sorted(path.stem for path in claims_folder().glob("*.toml"))
 
 
+def find_claim(reference: str | Path) -> Path:
+    """Return the path of the claim with this name, or of this file.
+
+    Raises:
+        WrongCall: there is no claim of this name.
+    """
+    path = Path(reference)
+    if path.suffix == ".toml":
+        return path
+    names = list_claims()
+    if str(reference) in names:
+        return claims_folder() / f"{reference}.toml"
+    close = get_close_matches(str(reference), names, MAX_NEAR, cutoff=0.5)
+    near = f"similar: {', '.join(close)}; " if close else ""
+    raise WrongCall(
+        f"no claim named {str(reference)!r}; {near}{claims_folder()} holds all; for a claim of "
+        "your own, give the path of its file, as --claim ./mine.toml"
+    )
+
+
 def load_claim(reference: str | Path, budget: ClaimBudget = "standard") -> Claim:
     """Return the claim with this name, or in this file.
 
@@ -222,11 +243,7 @@ def load_claim(reference: str | Path, budget: ClaimBudget = "standard") -> Claim
         WrongCall: there is no such claim or file.
         BadFile: the claim is invalid.
     """
-    path = Path(reference)
-    if path.suffix != ".toml":
-        if str(reference) not in list_claims():
-            raise unknown("claim", str(reference), list_claims())
-        path = claims_folder() / f"{reference}.toml"
+    path = find_claim(reference)
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:

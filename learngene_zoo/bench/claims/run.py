@@ -14,7 +14,7 @@ from typing import Any
 from learngene_zoo.artifacts.learngene import read_config
 from learngene_zoo.artifacts.records import LearngeneConfig
 from learngene_zoo.atomic import new_file
-from learngene_zoo.bench.claims.cells import cells_of, rates_of, tuning_cells
+from learngene_zoo.bench.claims.cells import cells_of, rates_of, space_of, tuning_cells
 from learngene_zoo.bench.claims.contrasts import Finding, decide_outcome
 from learngene_zoo.bench.claims.file import Claim, ClaimBudget, planned_effect
 from learngene_zoo.bench.claims.verdict import Verdict, judge
@@ -61,7 +61,7 @@ def run_claim(
         say(f"{claim.name}: planned to see gains from {planned_effect(claim):.1f} points")
     tried = {row.key: row for row in read_rows(out / RESULTS) if row.error is None}
     while tuning := tuning_cells(claim, tried.values(), config_of(out)):
-        say(f"{claim.name}: learning rates, {count_noun(len(tuning), 'cell')} on validation images")
+        say(f"{claim.name}: {describe_phase(claim, tuning)} on validation images")
         tried |= {row.key: row for row in run_grid(tuning, out, run, executor, say)}
     choices, missing = rates_of(claim, tried.values(), config_of(out))
     if not missing:
@@ -73,6 +73,14 @@ def run_claim(
     if verdict.verdict != "incomplete":
         write_verdict(claim, verdict, verdict_path(claim, out, budget))
     return verdict
+
+
+def describe_phase(claim: Claim, tuning: Sequence[Cell]) -> str:
+    """Return which settings the tuning cells try, and their number."""
+    first = space_of(claim).augments[0]
+    augments = sorted({cell.recipe.augment for cell in tuning})
+    phase = "learning rates" if augments == [first] else f"augmentation {' and '.join(augments)}"
+    return f"tuning, {phase}: {count_noun(len(tuning), 'cell')}"
 
 
 def write_verdict(claim: Claim, verdict: Verdict, path: Path) -> None:
@@ -197,9 +205,10 @@ def _describe_design(claim: Claim) -> str:
     if claim.measure == "extraction":
         return f"{sizes}; the extraction itself"
     budgets = sorted({claim.epochs_of(name) for name in claim.arms})
+    epochs = "epoch" if budgets == [1] else "epochs"
     images = f"{claim.recipe.images} images" if claim.recipe.images else "all images"
     return (
-        f"{sizes}; {_join_numbers(budgets)} epochs of {images} in batches of "
+        f"{sizes}; {_join_numbers(budgets)} {epochs} of {images} in batches of "
         f"{claim.recipe.batch_size}"
     )
 

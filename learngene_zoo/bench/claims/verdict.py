@@ -365,7 +365,8 @@ def _list_warnings(
         if choice.edge:
             yield f"{choice.arm}: the learning rate {choice.lr:g} is at the edge of its candidates"
         if choice.at_chance:
-            consequence = "" if choice.tasks else "; the middle rate is kept"
+            has_middle = not choice.tasks and len(choice.means) > 1
+            consequence = "; the middle rate is kept" if has_middle else ""
             yield (
                 f"{choice.arm}: no better than a constant answer on "
                 f"{', '.join(choice.at_chance)}{consequence}"

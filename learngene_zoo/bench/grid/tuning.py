@@ -132,9 +132,12 @@ def _describe_lost(group: Sequence[Choice], tasks: Iterable[str]) -> str:
     arms, rates = (
         ", ".join(dict.fromkeys(words)) for words in zip(*((c.arm, f"{c.lr:g}") for c in group))
     )
+    kept = "any rate, so the middle one ({})"
+    if all(len(choice.means) == 1 for choice in group):
+        kept = "the only rate ({}), which"
     return (
-        f"{arms}: no better than a constant answer on {', '.join(tasks)} at any rate, so the "
-        f"middle one ({rates}) is kept"
+        f"{arms}: no better than a constant answer on {', '.join(tasks)} at "
+        f"{kept.format(rates)} is kept"
     )
 
 

@@ -19,23 +19,27 @@ NOTES = (
     "generated tasks whose families are not in the source task `forms` (an ancestry model trained "
     "on `source` has seen similar images).",
     "*Untrained*: the metric before any training. *Probe*: the accuracy of a ridge regression on "
-    "the features before any training. They are equal if the head starts from that regression "
-    "(the default); each arm has the regression of its features.",
-    "Gains before training compare the untrained models. A rate or a budget that harms the weaker "
-    "arms makes the gains after training larger than what is inherited.",
+    "the features before any training, fitted to plain images. The head starts from such a "
+    "regression too (the default), so both are equal, except in arms that train with an "
+    "augmentation: their heads are fitted to augmented images as well.",
+    "Gains before training compare the probes (of mIoU: the untrained models). A rate or "
+    "a budget that harms the weaker arms makes the gains after training larger than what is "
+    "inherited.",
     "Every number of epochs is a separate training with a complete schedule.",
     "Methods against each other: differences under equal conditions, the better method first. The "
     "intervals are not corrected for the number of pairs: for equal methods, about one interval "
     "in twenty excludes 0 by chance.",
     "Brackets contain 95 % confidence intervals. Intervals of one task are over its test images, "
-    "with seeds pooled (of mIoU: over seeds). Intervals of average gains are over tasks and seeds "
-    f"and need at least {MIN_COUNT} of each; intervals of average metrics are over seeds and need "
+    "with seeds pooled (of mIoU and before training: over seeds). Intervals of average "
+    f"gains are over tasks and seeds and need at least {MIN_COUNT} of each; intervals of average "
+    "metrics are over seeds and need "
     f"at least {MIN_COUNT}. With fewer, parentheses contain the range from the lowest to the "
     "highest value.",
 )
 INTERVALS: dict[Interval, str] = {  # explanations of the numbers beside a mean
     "tasks_seeds": "[low, high] of averages: 95 % interval over tasks and seeds",
-    "images": "[low, high] of one task: 95 % interval over its test images, seeds pooled",
+    "images": "[low, high] of one task: 95 % interval over its test images, seeds pooled "
+    "(before training: over seeds)",
     "seeds": "[low, high]: 95 % interval over seeds",
     "range": f"(low to high): range over tasks and seeds; an interval over them needs {MIN_COUNT} "
     "of each",
@@ -68,18 +72,17 @@ def gains_of(line: Line) -> dict[str, Average | None]:
 
 def remarks(summary: Summary) -> list[str]:
     """Return the sentences to show below the tables of a summary."""
-    unfinished = [f"* unfinished: {state(summary)}"] if summary.missing else []
+    unfinished = [f"unfinished: {state(summary)}"] if summary.missing else []
     return [
         *unfinished,
         *summary.same,
         *explanations(summary),
         *describe_missing(summary),
-        *describe_losses(summary),
     ]
 
 
-def describe_losses(summary: Summary) -> list[str]:
-    """Return a sentence if arms end below their results before training."""
+def describe_losses(summary: Summary) -> str:
+    """Return a warning if arms end below their results before training, or ""."""
     largest = {
         (line.condition._replace(epochs=0), line.arm): line
         for line in sorted(summary.averages, key=lambda line: line.condition.epochs)
@@ -91,15 +94,15 @@ def describe_losses(summary: Summary) -> list[str]:
         reverse=True,
     )
     if not losses:
-        return []
+        return ""
     worst = losses[0]
     assert worst.untrained is not None
-    return [
-        f"* {len(losses)} of {count_noun(len(largest), 'average')} end below their result before "
+    return (
+        f"{len(losses)} of {count_noun(len(largest), 'average')} end below their result before "
         f"training ({worst.arm}: {100 * worst.untrained.value:.1f} to "
         f"{100 * worst.value.value:.1f}): gains over such arms are partly their loss; see the "
         "gains before training, or leave out --lr and --augment, which are then tuned for each arm"
-    ]
+    )
 
 
 def _lose(line: Line) -> float:

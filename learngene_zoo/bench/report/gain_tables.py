@@ -58,12 +58,16 @@ def gains(summary: Summary) -> TextTable | None:
 def gains_before_training(summary: Summary) -> list[TextTable]:
     """Return the tables of gains and pairs of the untrained models; none if they were not measured.
 
-    Their images are not compared one by one: only the metric of each cell is recorded.
+    They compare the probes, whose regression is fitted to plain images in every arm: the head of an
+    arm that trains with an augmentation is fitted to augmented images too. Of mIoU, which has no
+    probe, they compare the untrained models. Images are not compared one by one: only the metric
+    of each cell is recorded.
     """
+    values = {row.key: row.untrained if row.probe is None else row.probe for row in summary.rows}
     rows = [
-        replace(row, value=row.untrained, correct=None, evaluated=0, epochs=0)
+        replace(row, value=values[row.key], correct=None, evaluated=0, epochs=0)
         for row in summary.rows
-        if row.epochs and row.untrained is not None
+        if row.epochs and values[row.key] is not None
     ]
     if not rows:
         return []

@@ -22,6 +22,8 @@ from learngene_zoo.text import count_noun, hash_script, json_text, render_page
 
 # how `text_table.format_fraction` writes an interval, and a range
 _ENDS = r"\[[-+0-9., ]+\]|\([-+0-9.]+ to [-+0-9.]+\)"
+# columns that a narrow window hides where all rows agree, so that the results are in sight
+SHARED = ("layers", "width", "params")
 MAX_OPEN_FAILURES = 12  # shown without a click
 
 
@@ -143,9 +145,16 @@ def _figure(name: str, pictures: Mapping[str, str]) -> Part:
     return {
         "kind": "figure",
         "svg": pictures[name],
+        "width": _width_of(pictures[name]),
         "caption": caption_text,
         "collapsed": False,
     }
+
+
+def _width_of(svg: str) -> str:
+    """Return the width at which the letters of a picture have their size, in CSS; "" if unknown."""
+    match = re.search(r'viewBox="\S+ \S+ ([0-9.]+) ', svg)
+    return f"{match[1]}pt" if match else ""
 
 
 def _tables(
@@ -165,12 +174,16 @@ def _tables(
 def _table(table: TextTable, stacked: bool, collapsed: bool) -> Part:
     """Return a table whose column heads sort it."""
     kinds = ["text" if index < table.texts else "number" for index in range(len(table.columns))]
+    for index, (name, values) in enumerate(zip(table.columns, zip(*table.rows))):
+        if name in SHARED and len(set(values)) == 1:
+            kinds[index] += " shared"
     return {
         "kind": "table",
         "title": table.title,
         "columns": list(zip(table.columns, kinds)),
         "rows": [[_cell(text, kind) for text, kind in zip(row, kinds)] for row in table.rows],
         "stacked": stacked,
+        "note": table.note,
         "collapsed": collapsed,
     }
 

@@ -19,13 +19,14 @@ PROBE = "probe"  # the column of the ridge regression of the features before any
 class TextTable:
     """A title, and rows of texts by column.
 
-    The first `texts` columns are words, the others numbers.
+    The first `texts` columns are words, the others numbers. The note is shown below the table.
     """
 
     title: str
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     texts: int = 1
+    note: str = ""
 
     @property
     def width(self) -> int:
@@ -90,7 +91,11 @@ def duration(seconds: float) -> str:
 def markdown(tables: Iterable[TextTable]) -> str:
     """Return tables one below the other, each with its title."""
     return (
-        "\n\n".join(f"### {escaped(table.title)}\n\n{markdown_table(table)}" for table in tables)
+        "\n\n".join(
+            f"### {escaped(table.title)}\n\n{markdown_table(table)}"
+            + (f"\n\n{escaped(table.note)}" if table.note else "")
+            for table in tables
+        )
         + "\n"
     )
 

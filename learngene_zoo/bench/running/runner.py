@@ -33,6 +33,7 @@ from learngene_zoo.ownership import (
 )
 from learngene_zoo.runs.progress import report_activity
 from learngene_zoo.runs.run import Run, world
+from learngene_zoo.settings import Recipe
 from learngene_zoo.text import count_noun, human_count, human_seconds
 
 Say = Callable[[str], None]
@@ -232,7 +233,8 @@ class _Conductor:
             estimate_work(extraction, run.offline) for extraction in todo
         )
         jobs = f"{count_noun(len(cells), 'cell')}, {count_noun(len(todo), 'extraction')}"
-        say(f"to compute: {jobs} ({human_count(round(work))} training images x layers)")
+        phase = " for tuning" if all(map(is_tuning, cells)) else ""
+        say(f"to compute{phase}: {jobs} ({human_count(round(work))} training images x layers)")
 
     def conduct(self) -> None:
         """Keep every slot busy until all jobs have ended."""
@@ -272,7 +274,7 @@ class _Conductor:
         assert isinstance(row, Row)
         self.results.append(row)
         self.estimate.record_cell(cell, None if row.error else seconds)
-        self.say(format_progress(row, self.estimate))
+        self.say(format_progress(row, self.estimate, cell.recipe if is_tuning(cell) else None))
 
 
 class Schedule:
@@ -338,11 +340,17 @@ def describe_jobs(jobs: Sequence[Job]) -> str:
     return f"{first} and {len(jobs) - 1} more" if len(jobs) > 1 else first
 
 
-def format_progress(row: Row, time: TimeLeft) -> str:
-    """Return one line for a finished cell."""
+def is_tuning(cell: Cell) -> bool:
+    """Return whether a cell serves to choose a rate or an augmentation."""
+    return cell.split == "validation" and not cell.look and cell.recipe.epochs > 0
+
+
+def format_progress(row: Row, time: TimeLeft, tried: Recipe | None = None) -> str:
+    """Return one line for a finished cell, with the settings that it tries."""
     result = (
         f"{row.metric} {100 * row.value:.1f} %" if row.value is not None else f"failed: {row.error}"
     )
+    settings = f", lr {tried.lr:g}, augmentation {tried.augment}" if tried else ""
     size_name = f" ({row.size})" if row.size else ""
     size = (
         f"{Size(row.layers, row.width)}{size_name}, {count_noun(row.epochs, 'epoch')}, seed "
@@ -353,4 +361,4 @@ def format_progress(row: Row, time: TimeLeft) -> str:
         if time.seconds and time.done < time.total
         else ""
     )
-    return f"[{time.done}/{time.total}] {row.task}, {size}, {row.arm}: {result}{left}"
+    return f"[{time.done}/{time.total}] {row.task}, {size}, {row.arm}{settings}: {result}{left}"

@@ -36,6 +36,7 @@ from learngene_zoo.tasks.catalogue import open_task
 if TYPE_CHECKING:
     from learngene_zoo.artifacts.descendant import Descendant
     from learngene_zoo.artifacts.learngene import Learngene
+    from learngene_zoo.artifacts.records import LearngeneConfig
     from learngene_zoo.tasks.task import Task
     from learngene_zoo.training.evaluate import Judged
 
@@ -219,7 +220,7 @@ def expand_cell(cell: Cell, learngene: Learngene, task: Task, run: Run) -> Desce
 
     The latest one is kept: a method's controls, and all trials of its tuning, start from the same.
     """
-    target, expander = size_of(cell, learngene, task)
+    target, expander = size_of(cell, learngene.config, task.classes)
     parts = [to_json(part) for part in (learngene.config, target, expander)]
     key = fingerprint([learngene.identity, *parts, run.seed, run.ancestry])
     if key not in _latest:
@@ -228,7 +229,7 @@ def expand_cell(cell: Cell, learngene: Learngene, task: Task, run: Run) -> Desce
     return _latest[key]
 
 
-def size_of(cell: Cell, learngene: Learngene, task: Task) -> tuple[Target, Expander]:
+def size_of(cell: Cell, config: LearngeneConfig, classes: int) -> tuple[Target, Expander]:
     """Return target and expander of a cell, by the member of the family that has its size.
 
     Of several members with these layers it is the largest one of the learngene's own width. If
@@ -238,12 +239,14 @@ def size_of(cell: Cell, learngene: Learngene, task: Task) -> tuple[Target, Expan
     settings = {name: value for name, value in cell.size.items() if name not in axes}
     expander = with_settings(cell.arm.expander, settings)
     target = Target(
-        layers=cell.layers, width=cell.width, classes=task.classes, task=cell.task, **axes
-    )  # type: ignore[arg-type]
-    members = select_members(
-        family(learngene.config, expander, replace(target, task=None)), settings
+        layers=cell.layers,
+        width=cell.width,
+        classes=classes,
+        task=cell.task,
+        **axes,  # type: ignore[arg-type]
     )
-    spec = learngene.config.spec
+    members = select_members(family(config, expander, replace(target, task=None)), settings)
+    spec = config.spec
     wide = [
         member for member in members if cell.width or member.spec.width == spec.width
     ] or members
