@@ -87,22 +87,23 @@ def explain_os_error(error: OSError) -> str:
     return _REMEDIES.get(error.errno or 0, error.strerror or str(error))
 
 
-# Parts of the messages of errors that are due to a lack of memory or of open files.
-_SIGNS_OF_SHORTAGE = (
+# Parts of messages. torch raises RuntimeErrors: of the CPU's allocator, of a memory map, of a GPU.
+OUT_OF_MEMORY = (
     "OutOfMemoryError",
-    "allocate memory",
+    "can't allocate memory",
+    "Cannot allocate memory",
     "unable to mmap",
-    "failed to map segment",
-    "Too many open files",
-    "received 0 items of ancdata",
+    "failed to map segment",  # the system's loader, of a library
 )
+# RuntimeErrors, too: of torch's DataLoader, and of the connection to its workers.
+TOO_MANY_FILES = ("Too many open files", "received 0 items of ancdata")
 
 
 def is_shortage(error: Exception) -> bool:
     """Return whether an error may be due to a lack of memory, disk space or open files."""
     message = f"{type(error).__name__}: {error}"
     return isinstance(error, MemoryError | OSError) or any(
-        sign in message for sign in _SIGNS_OF_SHORTAGE
+        sign in message for sign in (*OUT_OF_MEMORY, *TOO_MANY_FILES)
     )
 
 

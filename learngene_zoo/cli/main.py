@@ -27,6 +27,8 @@ import click
 
 from learngene_zoo.errors import (
     MIN_LETTERS,
+    OUT_OF_MEMORY,
+    TOO_MANY_FILES,
     Exists,
     TrainingWarning,
     Unavailable,
@@ -484,7 +486,7 @@ def describe_error(error: Exception) -> tuple[str, int]:
     if isinstance(error, click.ClickException):
         return error.format_message(), error.exit_code
     if isinstance(error, MemoryError) or any(
-        sign in f"{type(error).__name__}: {error}" for sign in _OUT_OF_MEMORY
+        sign in f"{type(error).__name__}: {error}" for sign in OUT_OF_MEMORY
     ):
         return (
             "out of memory; use a smaller --batch-size or --image-size, fewer --workers, or a "
@@ -494,7 +496,7 @@ def describe_error(error: Exception) -> tuple[str, int]:
     if isinstance(error, OSError) and error.strerror:
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{explain_os_error(error)}", 1
-    if isinstance(error, RuntimeError) and any(sign in str(error) for sign in _TOO_MANY_FILES):
+    if isinstance(error, RuntimeError) and any(sign in str(error) for sign in TOO_MANY_FILES):
         return explain_os_error(OSError(errno.EMFILE, str(error))), 1
     return (
         f"unexpected {type(error).__name__}: {error}; run again with {DEBUG} to see the traceback",
@@ -536,18 +538,6 @@ def _usage(error: click.UsageError) -> str:
     )
     text = text[:1].lower() + text[1:]
     return f"{text}; see {command} --help"
-
-
-# torch raises RuntimeErrors: of the CPU's allocator, of a memory map, of a GPU.
-_OUT_OF_MEMORY = (
-    "OutOfMemoryError",
-    "can't allocate memory",
-    "Cannot allocate memory",
-    "unable to mmap",
-    "failed to map segment",  # the system's loader, of a library
-)
-# RuntimeErrors, too: of torch's DataLoader, and of the connection to its workers.
-_TOO_MANY_FILES = ("Too many open files", "received 0 items of ancdata")
 
 
 def note(text: str) -> None:
