@@ -518,6 +518,7 @@ def _usage(error: click.UsageError) -> str:
         close = nearest(typed, words)
         hint = f"see {command} --help" if close is None else f"did you mean {words[close]}?"
         longer = [word for name, word in words.items() if name.startswith(typed)]
+        longer.sort(key=len)
         if len(typed) >= MIN_LETTERS and 1 < len(longer) <= MAX_SUGGESTED:
             hint = f"did you mean {', '.join(longer[:-1])} or {longer[-1]}?"
         return f"no option named {error.option_name}; {hint}"
