@@ -105,6 +105,6 @@ def _compute_flags(cell: Cell, out: Path, run: Run) -> tuple[bool, ...]:
     """Return whether the probe of an untrained descendant classifies each image correctly."""
     learngene, _ = extract_once(cell.extraction, out, run)
     task, seeded_run = open_task(cell.task, offline=True), replace(run, seed=cell.draws)
-    target, expander = size_of(cell, learngene, task)
+    target, expander = size_of(cell, learngene.config, task.classes)
     descendant = lifecycle.expand(learngene, target=target, expander=expander, run=seeded_run)
     return tuple(map(bool, probe_descendant(descendant, task, cell.recipe.images, seeded_run)))

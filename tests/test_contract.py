@@ -103,8 +103,8 @@ def test_a_wrong_record_cannot_be_made(changes: dict[str, Any], says: str) -> No
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        (Shadowing(), "shadows the common option layers"),
-        (Renaming(), "shadows the common option num_classes"),
+        (Shadowing(), "the setting 'layers' .*has the option --layers"),
+        (Renaming(), "the setting 'num_classes' .*has the option --num-classes"),
     ],
 )
 def test_a_setting_that_shadows_a_common_option_is_caught(settings: Extractor, says: str) -> None:

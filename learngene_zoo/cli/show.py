@@ -11,12 +11,7 @@ import click
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.learngene import read_config
-from learngene_zoo.artifacts.records import (
-    CardRecord,
-    Provenance,
-    package_of_method,
-    read_provenance,
-)
+from learngene_zoo.artifacts.records import CardRecord, Provenance, read_provenance
 from learngene_zoo.artifacts.shelf import kind_of
 from learngene_zoo.cli.job import (
     MAX_ROWS,
@@ -173,15 +168,7 @@ def _learngene(folder: Path, convention: Convention, show_all: bool, as_json: bo
         "licence": config.licence,
         "seed": config.seed,
     }
-    try:
-        method = method_of(config, folder)
-    except ZooError:  # its sizes are not known, but its config.json is readable
-        sizes = {
-            name: getattr(config.spec, name) for name in ("family", "layers", "width", "heads")
-        }
-        package = [" ".join(item) for item in package_of_method(config.versions).items()]
-        _print_heading(as_json, **facts, package=package, **sizes)
-        raise
+    method = method_of(config, folder)
     members = lifecycle.plan(folder, convention=convention, offline=True)
     # A method's own records may have the same names; they come after ours and replace none of them.
     short = {

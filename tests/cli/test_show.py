@@ -44,7 +44,7 @@ def test_a_long_list_is_not_printed_and_the_head_is_named(learngene: Path) -> No
 
 
 def test_further_sizes_are_named_where_a_setting_gives_them(learngene: Path) -> None:
-    config = LearngeneConfig(method="closed_form", spec=SPEC)
+    config = LearngeneConfig(method="closed_form", spec=SPEC, details={"calibration": {}})
     Learngene(config=config, state={}).save(Path("solved"))
     lines = CliRunner().invoke(main, ["show", "solved", "--all"]).stdout.splitlines()
     assert "more_sizes  with --head-dim of lgzoo expand" in lines

@@ -303,15 +303,6 @@ def test_every_command_says_that_the_variable_leaves_out_a_plugin(
         assert "(LGZOO_PLUGINS leaves out the suites decathlon" in lgzoo(line).stderr
 
 
-def test_the_facts_of_a_learngene_are_shown_without_its_method(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("LGZOO_PLUGINS", "closed_form")
-    lines = lgzoo("show lsamd-mini").stdout.splitlines()
-    assert {"method     lsamd", "tasks      objects,signs,glyphs", "layers     12"} <= set(lines)
-    assert lgzoo("show lsamd-mini --json").stdout == ""
-
-
 def test_packages_that_claim_one_name_are_named_and_one_can_be_chosen(
     site: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

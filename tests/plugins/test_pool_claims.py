@@ -177,7 +177,7 @@ def test_a_depth_of_a_pool_is_its_largest_path_and_a_named_size_is_that_path() -
     }
     results = {}
     for name, item in sizes.items():
-        target, expander = size_of(item, learngene, open_task("digits"))
+        target, expander = size_of(item, learngene.config, open_task("digits").classes)
         results[name] = (target.layers, target.width, expander.low, expander.high)
     assert results == {
         "a depth": (6, 96, 0, 6),

@@ -288,11 +288,12 @@ def test_a_cell_may_name_heads_and_the_ratio_of_the_mlp() -> None:
         recipe=Recipe(epochs=0),
     )
     learngene = extract_toy(tiny_ancestry(spec=SPEC), "energy")
-    target, expander = size_of(cell, learngene, tiny_task())
+    target, expander = size_of(cell, learngene.config, tiny_task().classes)
     assert (target.heads, target.mlp_ratio, target.width) == (1, 0.5, SPEC.width)
     assert expander == PRUNING.expander
     smaller, full = (
-        size_of(replace(cell, size=size), learngene, tiny_task())[0] for size in ({"heads": 1}, {})
+        size_of(replace(cell, size=size), learngene.config, tiny_task().classes)[0]
+        for size in ({"heads": 1}, {})
     )
     assert (smaller.heads, smaller.mlp_ratio) == (1, SPEC.mlp_ratio)
     assert full.heads == SPEC.heads
