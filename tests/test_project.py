@@ -7,6 +7,7 @@ from __future__ import annotations
 import ast
 import re
 import shutil
+import statistics
 import subprocess
 import sys
 import tomllib
@@ -200,3 +201,31 @@ def test_the_families_of_the_readme_are_those_of_the_methods() -> None:
     assert len(rows) >= 8
     for name, families in rows:
         assert families == ", ".join(METHODS.load(name).families), name
+
+
+def list_sentence_lengths(markdown: str) -> list[int]:
+    """Return the number of words of each sentence.
+
+    Code, tables, headings and pictures are left out; a command or a link counts as its text.
+    """
+    text = re.sub(r"```.*?```|<!--.*?-->", "", markdown, flags=re.DOTALL)
+    text = re.sub(r"^\s*(\||#|!\[|\[!\[|<).*$", "", text, flags=re.MULTILINE)
+    text = re.sub(r"^\s*([-*]|\d+\.)\s", "\n\n", text, flags=re.MULTILINE)
+    text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", re.sub(r"`[^`]*`", "code", text))
+    sentences = re.split(r"\n\s*\n|(?<=[.!?:])\s+", text)
+    lengths = [len(re.findall(r"[\w'-]+", sentence)) for sentence in sentences]
+    return [length for length in lengths if length]
+
+
+def test_words_are_counted_by_sentence() -> None:
+    text = "# A title\n\nOne two. Three [four five](x.md) `a b`\nsix?\n\n- seven\n- eight nine\n\n| t |\n"
+    assert list_sentence_lengths(text) == [2, 5, 1, 2]
+
+
+def test_the_readme_is_short_and_has_short_sentences() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 180
+    lengths = list_sentence_lengths(text)
+    assert len(lengths) >= 30
+    assert statistics.median(lengths) <= 14
+    assert max(lengths) <= 40

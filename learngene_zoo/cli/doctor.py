@@ -38,6 +38,7 @@ from learngene_zoo.cli.sections import SettingsCommand
 from learngene_zoo.errors import WrongCall, ZooError
 from learngene_zoo.method.contract import METHODS, Method
 from learngene_zoo.registry import CHOICE, read_choice
+from learngene_zoo.runs.progress import report_activity
 from learngene_zoo.runs.run import MAX_THREADS, Run
 from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks import catalogue
@@ -185,11 +186,15 @@ def _findings(hub: bool) -> Iterator[Row]:
     yield _row("learngene_zoo", "ok", __version__)
     yield _row("python", "ok" if sys.version_info >= (3, 11) else "bad", platform.python_version())
     yield from map(_package, [*PACKAGES, *OPTIONAL])
-    yield from _compute()
-    yield from _places()
-    yield from _plugins()
-    yield from _shelf()
-    yield from _tasks()
+    for title, check in (
+        ("importing torch", _compute),
+        ("folders", _places),
+        ("plugins", _plugins),
+        ("learngenes", _shelf),
+        ("tasks", _tasks),
+    ):
+        with report_activity(title):
+            yield from check()
     if hub:
         yield _hub()
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 PERIOD = 20.0  # seconds without a line after which one is printed
-FIRST = 2.0  # the same on a terminal, before the first line about a step
+FIRST = 1.0  # the same on a terminal, before the first line about a step; doubled by each line
 MAX_TITLE = 60  # characters of a title or a note
 MIN_SECONDS_BETWEEN_LINES = 5.0  # between the lines of two epochs
 MIN_TITLE_LENGTH = 15  # characters of a progress bar's title
@@ -66,7 +66,8 @@ def _shorten(text: str) -> str:
 
 class _Printer:
     """A printer of lines about the current activities, one whenever nothing was printed for
-    `PERIOD` seconds; on a terminal, the first one about an activity after `FIRST` seconds.
+    `PERIOD` seconds. On a terminal the first line about an activity comes after `FIRST` seconds,
+    and each further one after twice as many as the one before.
     """
 
     def __init__(self) -> None:
@@ -74,7 +75,7 @@ class _Printer:
         self.printed = time.monotonic()
         self.users = 0
         self.noted: set[str] = set()
-        self.named: set[str] = set()  # titles of the activities that a line named last
+        self.num_lines: dict[str, int] = {}  # by the title of the last activity of a line
         self._stop = threading.Event()
 
     def start(self, is_command: bool) -> None:
@@ -93,7 +94,7 @@ class _Printer:
 
     def _forget(self) -> None:
         self.noted.clear()
-        self.named.clear()
+        self.num_lines.clear()
 
     def _watch(self, stop: threading.Event) -> None:
         while not stop.wait(min(FIRST, PERIOD) / 5):
@@ -104,8 +105,10 @@ class _Printer:
     def _choose_patience(self) -> float:
         """Return the seconds of silence before the next line."""
         current = list(self.activities)
-        is_new = bool(current) and current[-1].title not in self.named
-        return min(FIRST, PERIOD) if is_new and _is_terminal(sys.stderr) else PERIOD
+        if not current or not _is_terminal(sys.stderr):
+            return PERIOD
+        num_lines = self.num_lines.get(current[-1].title, 0)
+        return min(FIRST * 2 ** min(num_lines, 10), PERIOD)
 
     def print_line(self) -> None:
         """Print the first and the last activity, those with counts, and the seconds since the first
@@ -114,7 +117,8 @@ class _Printer:
         current = list(self.activities)
         if not current or any(activity.has_bar for activity in current):
             return
-        self.named.add(current[-1].title)
+        title = current[-1].title
+        self.num_lines[title] = self.num_lines.get(title, 0) + 1
         activities = [
             activity
             for activity in current

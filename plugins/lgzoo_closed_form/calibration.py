@@ -37,7 +37,7 @@ if TYPE_CHECKING:
         TextFormat,
         Tokens,
     )
-    from lgzoo_closed_form.modules.streams import Pictures, Recording, StreamTeacher
+    from lgzoo_closed_form.modules.streams import OpenFile, Pictures, Recording, StreamTeacher
 
 PART = "statistics"  # of an extraction's run
 TEXT_PENALTY = 1000  # of the penalty for texts; docs/results/text.md has a measurement
@@ -213,16 +213,15 @@ def open_teacher(
     run: Run,
     folder: Path | None = None,
 ) -> Iterator[StreamTeacher]:
-    """Yield the ancestry model with its streams; large ones are in a temporary folder.
+    """Yield the ancestry model with its streams; large ones are in temporary files.
 
-    Args: as `record_teacher`, which uses a given `folder` in any case.
+    Args: as `record_teacher`, and `folder`, where the streams are kept.
     """
-    from lgzoo_closed_form.modules.streams import estimate_size, open_temporary_folder
+    from lgzoo_closed_form.modules.streams import estimate_size, open_files
 
-    size = 0 if folder else estimate_size(spec, settings.images, settings.tokens)
-    with open_temporary_folder(size) as temporary:
-        folder = folder or temporary
-        yield record_teacher(state, spec, settings, task, input_format, run, folder)
+    size = estimate_size(spec, settings.images, settings.tokens)
+    with open_files(size, folder) as open_file:
+        yield record_teacher(state, spec, settings, task, input_format, run, open_file)
 
 
 def record_teacher(
@@ -232,7 +231,7 @@ def record_teacher(
     task: Task,
     input_format: InputFormat | TextFormat,
     run: Run,
-    folder: Path | None = None,
+    open_file: OpenFile | None = None,
 ) -> StreamTeacher:
     """Record the streams of the ancestry model over images of a task.
 
@@ -243,7 +242,7 @@ def record_teacher(
         task: whose training images are seen.
         input_format: size and normalisation of the images.
         run: seed, threads and progress.
-        folder: where the streams are written; None keeps them in memory.
+        open_file: opens the file of a stream; None keeps the streams in memory.
     """
     from learngene_zoo.plugin import model_of, open_device
     from lgzoo_closed_form.modules.streams import StreamTeacher, record_streams
@@ -252,7 +251,7 @@ def record_teacher(
     headless = spec.with_(classes=0)
     model = model_of(headless, state)
     pictures = sample_pictures(headless, settings, task, input_format, run)
-    streams = record_streams(model, pictures, folder)
+    streams = record_streams(model, pictures, open_file)
     return StreamTeacher(headless, state, model, pictures, streams)
 
 

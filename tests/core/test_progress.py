@@ -160,14 +160,28 @@ def test_a_line_says_how_long_it_has_taken(seconds: float, says: str, capsys: An
     assert capsys.readouterr().err.splitlines() == [f"extract, {says}"]
 
 
-def test_on_a_terminal_a_step_is_named_soon_and_once(
-    monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
+def test_on_a_terminal_a_step_is_named_soon(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.setattr(progress_module, "FIRST", 0.05)
-    for is_terminal, lines in ((True, 2), (False, 0)):
+    for is_terminal, names in ((True, {"opening", "solving"}), (False, set())):
         monkeypatch.setattr(sys.stderr, "isatty", lambda is_terminal=is_terminal: is_terminal)
         with print_activities(), report_activity("extract"):
             for name in ("opening", "solving", "solving"):
                 with report_activity(name):
                     time.sleep(0.2)
-        assert len(capsys.readouterr().err.splitlines()) == lines
+        lines = capsys.readouterr().err.splitlines()
+        assert {line.split(": ")[-1].split(",")[0] for line in lines} == names
+
+
+def test_on_a_terminal_the_lines_about_a_step_become_rarer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    printer = progress_module._Printer()
+    printer.activities = [Activity("extract"), Activity("solving")]
+    seconds = []
+    for _ in range(7):
+        seconds.append(printer._choose_patience())
+        printer.print_line()
+    assert seconds == [1, 2, 4, 8, 16, 20, 20]
+    printer.activities[-1] = Activity("writing")
+    assert printer._choose_patience() == 1

@@ -1,5 +1,6 @@
 """Closed form: recorded streams, costs of runs, and layers that solve their regressions."""
 
+import tempfile
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -20,11 +21,18 @@ from lgzoo_closed_form.modules.solve import (
     measure_costs,
     solve_descendant,
 )
-from lgzoo_closed_form.modules.streams import Streams, StreamTeacher, estimate_size, record_streams
+from lgzoo_closed_form.modules.streams import (
+    OpenFile,
+    Streams,
+    StreamTeacher,
+    estimate_size,
+    open_files,
+    record_streams,
+)
 from lgzoo_closed_form.modules.width import build_projection, compute_directions
 
 
-def record_toy(spec: Spec = SPEC, folder: Path | None = None) -> StreamTeacher:
+def record_toy(spec: Spec = SPEC, open_file: OpenFile | None = None) -> StreamTeacher:
     """Return the ancestry model with its streams, in memory or in files."""
     ancestry = tiny_ancestry(spec=spec)
     settings = Calibration(images=24)
@@ -35,7 +43,7 @@ def record_toy(spec: Spec = SPEC, folder: Path | None = None) -> StreamTeacher:
         tiny_task(),
         ancestry.input_format,
         Run(seed=1),
-        folder,
+        open_file,
     )
 
 
@@ -196,20 +204,31 @@ def check_the_last_block(
             )
 
 
-def test_streams_in_files_are_those_in_memory(tmp_path: Path) -> None:
-    memory, files = record_toy().streams, record_toy(folder=tmp_path).streams
-    for kind in ("before", "middle", "heads"):
-        assert len(getattr(memory, kind)) == len(getattr(files, kind))
-        assert all(
-            torch.equal(first, second)
-            for first, second in zip(getattr(memory, kind), getattr(files, kind))
-        )
-    size = sum(file.stat().st_size for file in tmp_path.iterdir())
-    assert (
-        size
-        == estimate_size(SPEC, 24, SPEC.tokens)
-        == 4 * 24 * SPEC.tokens * SPEC.width * (3 * SPEC.layers + 1)
-    )
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_streams_in_files_are_those_in_memory(
+    is_kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lgzoo_closed_form.modules.streams.MAX_IN_MEMORY", 0)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    size = estimate_size(SPEC, 24, SPEC.tokens)
+    assert size == 4 * 24 * SPEC.tokens * SPEC.width * (3 * SPEC.layers + 1)
+    memory = record_toy().streams
+    with open_files(size, tmp_path if is_kept else None) as open_file:
+        files = record_toy(open_file=open_file).streams
+        for kind in ("before", "middle", "heads"):
+            assert len(getattr(memory, kind)) == len(getattr(files, kind))
+            assert all(
+                torch.equal(first, second)
+                for first, second in zip(getattr(memory, kind), getattr(files, kind))
+            )
+        # Temporary files have no name, so that a killed process leaves none.
+        names = list(tmp_path.iterdir())
+        assert sum(path.stat().st_size for path in names) == (size if is_kept else 0)
+
+
+def test_a_small_recording_needs_no_files() -> None:
+    with open_files(10**6) as open_file:
+        assert open_file is None
 
 
 @pytest.mark.parametrize(

@@ -19,11 +19,11 @@ import hashlib
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any, overload
+from tempfile import TemporaryFile
+from typing import Any, BinaryIO, overload
 
 import numpy as np
 import torch
@@ -68,15 +68,17 @@ class Pictures:
             yield rows, self.weights[rows]
 
 
+OpenFile = Callable[[str], BinaryIO]  # opens a new file of this name for writing and reading
+
+
 class StreamFiles(Sequence[torch.Tensor]):
     """Streams in files, one each, which every access maps into memory."""
 
-    def __init__(self, folder: Path, kind: str, count: int, shape: tuple[int, int]) -> None:
-        self.paths = [folder / f"{kind}-{number}.f32" for number in range(count)]
-        self.shape = shape
+    def __init__(self, files: Sequence[Path] | Sequence[BinaryIO], shape: tuple[int, int]) -> None:
+        self.files, self.shape = files, shape
 
     def __len__(self) -> int:
-        return len(self.paths)
+        return len(self.files)
 
     @overload
     def __getitem__(self, number: int) -> torch.Tensor: ...
@@ -86,7 +88,7 @@ class StreamFiles(Sequence[torch.Tensor]):
         if isinstance(number, slice):
             return [self[index] for index in range(len(self))[number]]
         return torch.from_numpy(
-            np.memmap(self.paths[number], np.float32, mode="c", shape=self.shape)
+            np.memmap(self.files[number], np.float32, mode="c", shape=self.shape)
         )
 
 
@@ -129,15 +131,16 @@ def find_turns(model: Model, images_BCHW: torch.Tensor) -> list[Any]:
 
 
 @torch.no_grad()
-def record_streams(model: Model, pictures: Pictures, folder: Path | None = None) -> Streams:
+def record_streams(model: Model, pictures: Pictures, open_file: OpenFile | None = None) -> Streams:
     """Record the streams of all blocks, in one pass over the images.
 
     Args:
         model: the ancestry model.
         pictures: its images, and which of their tokens are recorded.
-        folder: where the streams are written; None keeps them in memory.
+        open_file: opens the file of a stream; None keeps the streams in memory.
     """
     parts: dict[tuple[str, int], list[torch.Tensor]] = defaultdict(list)
+    files: dict[tuple[str, int], BinaryIO] = {}
     widths: dict[str, int] = {}
     batches = iterate_batches(pictures.images)
     label = "recording what blocks read and write"
@@ -145,25 +148,39 @@ def record_streams(model: Model, pictures: Pictures, folder: Path | None = None)
         for kind, number, tokens_BND in trace_streams(model, images_BCHW):
             rows = pictures.select_rows(tokens_BND, first)
             widths[kind] = rows.shape[1]
-            if folder is None:
+            if open_file is None:
                 parts[kind, number].append(rows)
-            else:
-                with open(folder / f"{kind}-{number}.f32", "ab") as file:
-                    file.write(rows.numpy().tobytes())
+                continue
+            if (kind, number) not in files:
+                files[kind, number] = open_file(name_file(kind, number))
+            files[kind, number].write(rows.numpy().tobytes())
     layers = len(get_blocks(model))
-    if folder is not None:
-        return open_streams(
-            folder, layers, len(pictures.weights), widths["before"], widths["heads"]
+    counts = {"before": layers + 1, "middle": layers, "heads": layers}
+    if open_file is not None:
+        for file in files.values():
+            file.flush()
+        return Streams(
+            *(
+                StreamFiles(
+                    [files[kind, number] for number in range(count)],
+                    (len(pictures.weights), widths[kind]),
+                )
+                for kind, count in counts.items()
+            )
         )
     joined = {key: torch.cat(rows) for key, rows in parts.items()}
-    counts = {"before": layers + 1, "middle": layers, "heads": layers}
     return Streams(
         *(tuple(joined[kind, number] for number in range(count)) for kind, count in counts.items())
     )
 
 
+def name_file(kind: str, number: int) -> str:
+    """Return the name of a stream's file."""
+    return f"{kind}-{number}.f32"
+
+
 def open_streams(folder: Path, layers: int, rows: int, width: int, heads_width: int) -> Streams:
-    """Open the streams that `record_streams` has written into a folder.
+    """Open the streams that `record_streams` has written into files of a folder.
 
     Args:
         folder: where they are.
@@ -172,10 +189,16 @@ def open_streams(folder: Path, layers: int, rows: int, width: int, heads_width: 
         width: of the stream.
         heads_width: of all heads together.
     """
+
+    def open_kind(kind: str, count: int, width: int) -> StreamFiles:
+        return StreamFiles(
+            [folder / name_file(kind, number) for number in range(count)], (rows, width)
+        )
+
     return Streams(
-        before=StreamFiles(folder, "before", layers + 1, (rows, width)),
-        middle=StreamFiles(folder, "middle", layers, (rows, width)),
-        heads=StreamFiles(folder, "heads", layers, (rows, heads_width)),
+        before=open_kind("before", layers + 1, width),
+        middle=open_kind("middle", layers, width),
+        heads=open_kind("heads", layers, heads_width),
     )
 
 
@@ -208,13 +231,27 @@ def estimate_size(spec: Spec, images: int, tokens: int) -> int:
 
 
 @contextmanager
-def open_temporary_folder(size: int) -> Iterator[Path | None]:
-    """Yield a temporary folder for a recording of `size` bytes; None if it fits into memory."""
-    if size <= MAX_IN_MEMORY:
+def open_files(size: int, folder: Path | None = None) -> Iterator[OpenFile | None]:
+    """Yield a function that opens the files of a recording, which are closed at the end.
+
+    Without a folder the files are temporary ones, which are gone even after the process is killed;
+    and the function is None if the recording fits into memory.
+
+    Args:
+        size: bytes of the recording.
+        folder: where its files are to be kept.
+    """
+    if folder is None and size <= MAX_IN_MEMORY:
         yield None
         return
-    with TemporaryDirectory(prefix="closed_form-") as folder:
-        yield Path(folder)
+    with ExitStack() as stack:
+
+        def open_file(name: str) -> BinaryIO:
+            if folder is None:
+                return stack.enter_context(TemporaryFile())
+            return stack.enter_context((folder / name).open("w+b"))
+
+        yield open_file
 
 
 def prepare_folder(folder: Path, is_kept: bool) -> Path | None:
