@@ -186,8 +186,11 @@ def test_a_learngene_says_which_package_brings_its_method(site: Path, tmp_path: 
     how = ("--task", "digits", "--images", "16", "--epochs", "1", "-o", "tuned")
     tuned = lgzoo("finetune", "built", *how, site=tmp_path / "empty", cwd=tmp_path)
     assert tuned.returncode == 0, tuned.stderr
+    assert record["method_title"]
     for name in ("mine", "built", "tuned"):
-        assert "pip install lgzoo-first-blocks" in (tmp_path / name / "README.md").read_text()
+        card = (tmp_path / name / "README.md").read_text()
+        assert "pip install lgzoo-first-blocks" in card
+        assert f"The method: {record['method_title']}." in card
     for line in (["expand", "mine", "--layers", "2"], ["show", "mine"], ["plot", "mine"]):
         done = lgzoo(*line, site=tmp_path / "empty", cwd=tmp_path)
         assert done.returncode == 1

@@ -25,10 +25,9 @@ from learngene_zoo.artifacts.records import (
     package_of_method,
 )
 from learngene_zoo.artifacts.worth import METRICS, list_evaluations, worth_results, worth_section
-from learngene_zoo.errors import BadFile, ZooError
+from learngene_zoo.errors import BadFile
 from learngene_zoo.families.family import cost
 from learngene_zoo.families.spec import Spec, TextSpec
-from learngene_zoo.registry import Plugins
 from learngene_zoo.settings import from_json, to_json
 from learngene_zoo.text import make_printable, printable, render_markdown
 
@@ -47,8 +46,6 @@ _HUB_LICENCES = {
     "bsd-3-clause",
     "unknown",
 }
-# Their class is defined in a layer above; only the title is read here.
-_METHODS: Plugins[Any] = Plugins("learngene_zoo.methods", "method", object)
 NOTES, END = "<!-- notes -->", "<!-- /notes -->"
 
 
@@ -91,7 +88,7 @@ def learngene_card(config: LearngeneConfig, location: ArtifactLocation = Artifac
         "artifacts/card_learngene.md.jinja",
         front=front,
         config=config,
-        title=_find_title(config.method) if package else "",
+        title=config.method_title,
         location=location,
         about=about,
         licence=licence,
@@ -160,6 +157,7 @@ def descendant_card(
         is_of_timm=host == "timm",
         is_of_texts=not of_images,
         method=method,
+        title=str(ours.get("method_title", "")),
         packages=list_packages(ours.get("method_package", {})),
         control=control,
         inherited=len(ours.get("inherited", ())),
@@ -320,14 +318,6 @@ def _tasks(ours: Mapping[str, Any]) -> list[TaskRecord]:
     """Return the task on which a model was trained, if there is one."""
     trained_on = ours.get("trained_on")
     return [from_json(TaskRecord, to_json(trained_on), "trained_on")] if trained_on else []
-
-
-def _find_title(method: str) -> str:
-    """Return the title of an installed method; "" for others."""
-    try:
-        return str(_METHODS.load(method).title)
-    except ZooError:
-        return ""
 
 
 def _kind(spec: Spec) -> str:

@@ -185,6 +185,8 @@ class LearngeneConfig:
     """
 
     method: str = ""
+    # Of a method that is not of this project.
+    method_title: str = field(default="", compare=False, metadata=OMIT_DEFAULT)
     spec: Spec
     format: int = FORMAT
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -290,6 +292,7 @@ class Provenance:
     method: str = "unknown"
     # The package of a method that is not of this project, with its version at the extraction.
     method_package: Mapping[str, str] = field(default_factory=dict)
+    method_title: str = ""  # of such a method
     control: Control | None = None
     learngene: str = ""
     task: str | None = None

@@ -229,15 +229,17 @@ def extract(
             learngene = check_returned(extractor, Learngene, extractor(opened, data, run))
             check_learngene(name, learngene)
         learngene = replace(learngene, files=opened[0].files if opened else {})
+        package = METHODS.package_of(name)
         return learngene.with_config(
             method=method.name,
+            method_title=method.title if package else "",
             settings=to_json(extractor),
             ancestries=tuple(ancestry.record for ancestry in opened),
             tasks=tuple(task.record for task in data),
             purpose=purpose,
             seed=run.seed,
             device=run.device_name,
-            versions={**versions(), **METHODS.package_of(name)},
+            versions={**versions(), **package},
         )
 
     origins = {
@@ -536,6 +538,7 @@ def _provenance(
     return {
         "method": gene.config.method,
         **({"method_package": package} if package else {}),
+        **({"method_title": gene.config.method_title} if gene.config.method_title else {}),
         "learngene": shelf.reference(gene.folder) if gene.folder else "in memory",
         "settings": to_json(expander),
         **({"control": control} if control else {}),

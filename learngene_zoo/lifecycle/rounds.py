@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
 # Records of a descendant that do not depend on its method.
 COMMON = (
-    *("method", "method_package", "learngene", "settings", "control", "ancestries", "seed"),
-    "versions",
+    *("method", "method_package", "method_title", "learngene", "settings", "control"),
+    *("ancestries", "seed", "versions"),
 )
 BLOCK_RECORDS = ("runs", "teacher_depth")  # that `match_blocks` reads
 WORK = "rounds"  # folder of the rounds within that of the run; in each:

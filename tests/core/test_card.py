@@ -199,24 +199,14 @@ def test_a_card_names_the_package_of_a_method_that_is_not_of_this_project() -> N
         assert "part of the package" not in card
 
 
-def test_usage_installs_the_package_of_the_method(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    info = tmp_path / "lgzoo_halves-0.1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: lgzoo-halves\nVersion: 0.1.0\n")
-    (info / "entry_points.txt").write_text(
-        "[learngene_zoo.methods]\nhalves = lgzoo_halves:HALVES\n"
-    )
-    (tmp_path / "lgzoo_halves.py").write_text(
-        "from types import SimpleNamespace\n"
-        "HALVES = SimpleNamespace(name='halves', title='keep [half](x) of <b>it</b>')\n"
-    )
+def test_usage_installs_the_package_of_the_method() -> None:
     made = replace(config(versions={**versions(), "lgzoo-halves": "0.1.0"}), method="halves")
     assert "The method:" not in learngene_card(made)
-    monkeypatch.syspath_prepend(tmp_path)
-    card = learngene_card(made)
-    assert "\n\nThe method: keep half(x) of bit/b.\n\n## Intended use" in card
+    title = "keep [half](x) of <b>it</b>"
+    ours = {"spec": to_json(SPEC), "method_title": title}
+    card = learngene_card(replace(made, method_title=title))
+    for text in (card, descendant_card({"learngene": ours})):
+        assert "\n\nThe method: keep half(x) of bit/b.\n\n## Intended use" in text
     usage = card.partition("## Usage")[2].partition("## How")[0]
     assert "pip install learngene-zoo\npip install lgzoo-halves   # the method\n" in usage
     assert "without an installation" not in card
