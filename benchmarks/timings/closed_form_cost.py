@@ -39,6 +39,7 @@ def add_options(parser: ArgumentParser) -> None:
     """Add the options of this case."""
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--images", type=int, default=600)
+    parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
     parser.add_argument(
         "--anew", action="store_true", help="also expansions without recorded streams"
     )
@@ -52,7 +53,8 @@ def measure(args: Namespace) -> Iterator[tuple[Row, str]]:
         make_images(Path(folder) / "images", args.images)
         for name in steps:
             started = time.monotonic()
-            part = run_part("closed_form_cost", [name, folder], ["--threads", str(args.threads)])
+            options = ["--threads", str(args.threads), "--precision", args.precision]
+            part = run_part("closed_form_cost", [name, folder], options)
             row = {"step": name, "wall_s": round(time.monotonic() - started), **part}
             yield row, "  ".join(f"{key} {value}" for key, value in row.items())
 
@@ -61,7 +63,7 @@ def measure_step(args: Namespace) -> Row:
     """Do one step in this process, whose children load no images, and return its cost."""
     name, folder = args.part
     os.chdir(folder)
-    run = Run(threads=args.threads, device="cpu")
+    run = Run(threads=args.threads, device="cpu", precision=args.precision)
     facts = extract(run) if name == "extract" else expand(name, run)
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return {
@@ -129,6 +131,7 @@ def summarise(rows: list[Row], args: Namespace) -> Row:
         "images": args.images,
         "tokens": 64,
         "threads": args.threads,
+        "precision": args.precision,
         "rows": rows,
     }
 

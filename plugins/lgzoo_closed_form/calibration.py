@@ -241,7 +241,8 @@ def record_teacher(
         settings: how many images and tokens are recorded.
         task: whose training images are seen.
         input_format: size and normalisation of the images.
-        run: seed, threads and progress.
+        run: seed, threads, progress, and the precision in which the model computes: bf16, or fp32
+            for any other.
         open_file: opens the file of a stream; None keeps the streams in memory.
     """
     from learngene_zoo.plugin import model_of, open_device
@@ -251,7 +252,7 @@ def record_teacher(
     headless = spec.with_(classes=0)
     model = model_of(headless, state)
     pictures = sample_pictures(headless, settings, task, input_format, run)
-    streams = record_streams(model, pictures, open_file)
+    streams = record_streams(model, pictures, open_file, run.precision == "bf16")
     return StreamTeacher(headless, state, model, pictures, streams)
 
 

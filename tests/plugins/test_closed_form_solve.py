@@ -226,6 +226,17 @@ def test_streams_in_files_are_those_in_memory(
         assert sum(path.stat().st_size for path in names) == (size if is_kept else 0)
 
 
+def test_streams_in_bfloat16_are_near_those_in_single_precision() -> None:
+    teacher = record_toy()
+    exact = teacher.streams
+    rounded = record_streams(teacher.model, teacher.pictures, in_bfloat16=True)
+    for kind in ("before", "middle", "heads"):
+        for first, second in zip(getattr(exact, kind), getattr(rounded, kind), strict=True):
+            assert second.dtype == torch.float32
+            error = (first - second).norm() / first.norm()
+            assert 1e-5 < error < 2e-2
+
+
 def test_a_small_recording_needs_no_files() -> None:
     with open_files(10**6) as open_file:
         assert open_file is None

@@ -131,13 +131,19 @@ def find_turns(model: Model, images_BCHW: torch.Tensor) -> list[Any]:
 
 
 @torch.no_grad()
-def record_streams(model: Model, pictures: Pictures, open_file: OpenFile | None = None) -> Streams:
+def record_streams(
+    model: Model,
+    pictures: Pictures,
+    open_file: OpenFile | None = None,
+    in_bfloat16: bool = False,
+) -> Streams:
     """Record the streams of all blocks, in one pass over the images.
 
     Args:
         model: the ancestry model.
         pictures: its images, and which of their tokens are recorded.
         open_file: opens the file of a stream; None keeps the streams in memory.
+        in_bfloat16: whether the model computes its products in bfloat16.
     """
     parts: dict[tuple[str, int], list[torch.Tensor]] = defaultdict(list)
     files: dict[tuple[str, int], BinaryIO] = {}
@@ -145,7 +151,7 @@ def record_streams(model: Model, pictures: Pictures, open_file: OpenFile | None 
     batches = iterate_batches(pictures.images)
     label = "recording what blocks read and write"
     for first, images_BCHW in progress(batches, label, pictures.has_progress):
-        for kind, number, tokens_BND in trace_streams(model, images_BCHW):
+        for kind, number, tokens_BND in trace_streams(model, images_BCHW, in_bfloat16):
             rows = pictures.select_rows(tokens_BND, first)
             widths[kind] = rows.shape[1]
             if open_file is None:
@@ -203,19 +209,26 @@ def open_streams(folder: Path, layers: int, rows: int, width: int, heads_width: 
 
 
 def trace_streams(
-    model: Model, images_BCHW: torch.Tensor
+    model: Model, images_BCHW: torch.Tensor, in_bfloat16: bool = False
 ) -> Iterator[tuple[str, int, torch.Tensor]]:
-    """Yield the kind of stream, the number of the block, and all its tokens, in a model's order."""
-    tokens_BND, turns = run_stem(model, images_BCHW)
+    """Yield the kind of stream, the number of the block, and all its tokens (float32), in a model's
+    order.
+    """
+
+    def compute(function: Callable[..., Any], *inputs: Any) -> Any:
+        with torch.autocast("cpu", torch.bfloat16, enabled=in_bfloat16):
+            return function(*inputs)
+
+    tokens_BND, turns = compute(run_stem, model, images_BCHW)
     for number, turn in enumerate(turns):
         attention, mlp = split_block(model, number, turn)
-        yield "before", number, tokens_BND
-        inputs_BNA = attention.compute_inputs(tokens_BND)
-        yield "heads", number, inputs_BNA
-        tokens_BND = attention.add(tokens_BND, inputs_BNA)
-        yield "middle", number, tokens_BND
-        tokens_BND = mlp(tokens_BND)
-    yield "before", len(turns), tokens_BND
+        yield "before", number, tokens_BND.float()
+        inputs_BNA = compute(attention.compute_inputs, tokens_BND)
+        yield "heads", number, inputs_BNA.float()
+        tokens_BND = compute(attention.add, tokens_BND, inputs_BNA)
+        yield "middle", number, tokens_BND.float()
+        tokens_BND = compute(mlp, tokens_BND)
+    yield "before", len(turns), tokens_BND.float()
 
 
 def estimate_size(spec: Spec, images: int, tokens: int) -> int:
