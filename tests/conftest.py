@@ -7,7 +7,8 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -48,10 +49,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path not in slow_files)
 
 
+@pytest.fixture(scope="session")
+def cache_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Return an iterator over new folders, all in one: pytest reads its own for each new one."""
+    parent = tmp_path_factory.mktemp("caches")
+    return (parent / str(number) for number in count())
+
+
 @pytest.fixture(autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache(cache_folders: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a temporary folder for LGZOO_CACHE, so that no test writes into the user's cache."""
-    folder = tmp_path_factory.mktemp("cache")
+    folder = next(cache_folders)
+    folder.mkdir()
     monkeypatch.setenv("LGZOO_CACHE", str(folder))
     return folder
 
