@@ -154,7 +154,12 @@ def find(reference: str | Path, *, offline: bool = False) -> Path:
     if text and path.is_dir():
         return path
     if path.is_file():
-        raise WrongCall(f"{path} is a file; give the folder that contains {CONFIG}")
+        use = (
+            "; an exported file works with lgzoo evaluate and predict"
+            if path.suffix in (".onnx", ".pt2")
+            else ""
+        )
+        raise WrongCall(f"{path} is a file; give the folder that contains {CONFIG}{use}")
     repository = reference_to_hub(text) if isinstance(reference, str) else None
     if repository is not None:
         from learngene_zoo.hub.fetch import fetch_repository

@@ -46,11 +46,10 @@ from learngene_zoo.text import human_count, printable
 from learngene_zoo.version import __version__
 
 PACKAGES = (
-    "torch", "timm", "accelerate", "datasets", "huggingface-hub", "safetensors",
+    "torch", "torchvision", "timm", "accelerate", "datasets", "huggingface-hub", "safetensors",
     "matplotlib", "click", "rich",
 )  # fmt: skip
 OPTIONAL = {
-    "torchvision": "torchvision",
     "onnx": "'learngene-zoo[onnx]'",
     "onnxruntime": "'learngene-zoo[onnx]'",
     "onnxscript": "'learngene-zoo[onnx]'",
@@ -58,12 +57,13 @@ OPTIONAL = {
     "tokenizers": "'learngene-zoo[text]'",
     "transformers": "'learngene-zoo[text]'",
 }
+IMPORT = "import"
 MIN_FREE = 10**9  # bytes: a few models with their checkpoints
 HUB_SECONDS = 5.0
 # Rows that are printed without --all besides bad ones: they explain most reports.
 MATTER = (
-    "learngene_zoo", "python", "torch", "timm", "onnxruntime", "cpu cores", "threads", "devices",
-    "working folder", "cache of the Hub", "hub", CHOICE,
+    "learngene_zoo", "python", "torch", "torchvision", "timm", "onnxruntime", "cpu cores",
+    "threads", "devices", IMPORT, "working folder", "cache of the Hub", "hub", CHOICE,
 )  # fmt: skip
 MAX_READERS = 16  # processes, unless more are asked for
 SELF_TEST = Recipe(epochs=2, images=200, batch_size=50, lr=1e-3, augment="none")
@@ -226,6 +226,10 @@ def _compute() -> Iterator[Row]:
     if torch.backends.mps.is_available():
         devices.append("mps")
     yield _row("devices", "info", ", ".join(devices))
+    try:
+        import timm  # noqa: F401  # imports torchvision
+    except Exception as error:  # such as a RuntimeError, for a torchvision of another torch
+        yield _row(IMPORT, "bad", f"timm cannot be imported: {error}")
 
 
 def _places() -> Iterator[Row]:

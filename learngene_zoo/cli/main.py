@@ -366,6 +366,7 @@ LONGEST = 200  # characters of one word in an error
 WORDS_KEY = "learngene_zoo.words"  # of a context's `meta`
 MAX_SUGGESTED = 5  # options that begin with a typed one
 INTERRUPTED = 130  # exit code that a shell gives to a process that SIGINT ended
+MISFIT = "torchvision::"  # in the error of an import with a torchvision for another torch
 RESUMABLE = ("extract", "heal", "finetune", "shrink", "train")
 REPEATABLE = ("bench", "demo", "publish", "fetch")
 
@@ -498,10 +499,20 @@ def describe_error(error: Exception) -> tuple[str, int]:
         return f"{where}{explain_os_error(error)}", 1
     if isinstance(error, RuntimeError) and any(sign in str(error) for sign in TOO_MANY_FILES):
         return explain_os_error(OSError(errno.EMFILE, str(error))), 1
+    if isinstance(error, RuntimeError) and MISFIT in str(error):
+        return f"{explain_misfit()} ({error})", 1
     return (
         f"unexpected {type(error).__name__}: {error}; run again with {DEBUG} to see the traceback",
         1,
     )
+
+
+def explain_misfit() -> str:
+    """Return the message for a torchvision that was built for another torch."""
+    from importlib.metadata import version
+
+    versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "torchvision"))
+    return f"torchvision does not fit torch ({versions}): install both from one source"
 
 
 def _usage(error: click.UsageError) -> str:

@@ -213,10 +213,10 @@ def write_file(descendant: Descendant | TimmModel, path: Path, dtype: Dtype) -> 
 def _trace(
     descendant: Descendant | TimmModel, numbers: torch.dtype
 ) -> torch.export.ExportedProgram:
-    """Return the model as a program for batches of any size."""
+    """Return the model as a program for batches of any size, without paths of this machine."""
     served = _ExportModule(descendant.model(), numbers).eval()
     try:
-        return torch.export.export(
+        program = torch.export.export(
             served,
             (_images(descendant, 2),),
             dynamic_shapes={PIXELS: {0: torch.export.Dim(BATCH, min=1)}},
@@ -224,6 +224,11 @@ def _trace(
     except Exception as error:  # tracing runs the model's code, which may raise anything
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
         raise Unavailable(f"torch cannot export this model for any batch: {reason}") from error
+    for module in program.graph_module.modules():
+        if isinstance(module, torch.fx.GraphModule):
+            for node in module.graph.nodes:
+                node.meta.pop("stack_trace", None)
+    return program
 
 
 def _write_onnx(
@@ -246,12 +251,22 @@ def _write_onnx(
         verbose=False,
     )
     graph = onnx.load(draft)
+    _remove_notes_of_exporter(graph)
     if quantised:
         graph = _quantise(graph, draft)
     for name, text in metadata(descendant).items():
         entry = graph.metadata_props.add()
         entry.key, entry.value = name, text
     onnx.save(graph, draft)
+
+
+def _remove_notes_of_exporter(model: Any) -> None:
+    """Remove torch's notes on nodes and tensors: names of modules, and lines of source files."""
+    graph = model.graph
+    tensors = (*graph.input, *graph.output, *graph.value_info, *graph.initializer)
+    for noted in (graph, *graph.node, *tensors):
+        del noted.metadata_props[:]
+        noted.doc_string = ""
 
 
 def _quantise(graph: Any, draft: Path) -> Any:

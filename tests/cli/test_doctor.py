@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections import namedtuple
 from pathlib import Path
 
@@ -12,7 +13,8 @@ import pytest
 from click.testing import CliRunner
 from PIL import Image
 
-from learngene_zoo.cli.main import main
+from learngene_zoo.cli.doctor import _compute
+from learngene_zoo.cli.main import describe_error, main
 
 TOKEN = "hf_" + "x" * 34
 
@@ -47,6 +49,26 @@ def test_it_prints_the_rows_that_matter_and_with_all_every_one(
     everything = CliRunner().invoke(main, ["doctor", "--all"]).stdout.splitlines()
     assert any(line.startswith("task digits ") for line in everything)
     assert len(everything) > 80
+
+
+def test_a_torchvision_of_another_torch_is_bad(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Finder:
+        @staticmethod
+        def find_spec(name: str, path: object = None, target: object = None) -> None:
+            if name == "timm":
+                raise RuntimeError("operator torchvision::nms does not exist")
+
+    for name in [name for name in sys.modules if name.split(".")[0] == "timm"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", [Finder, *sys.meta_path])
+    row = next(row for row in _compute() if row["what"] == "import")
+    assert (row["status"], row["found"]) == (
+        "bad",
+        "timm cannot be imported: operator torchvision::nms does not exist",
+    )
+    line, code = describe_error(RuntimeError("operator torchvision::nms does not exist"))
+    assert line.startswith("torchvision does not fit torch (torch ")
+    assert line.count("install both from one source") == code == 1
 
 
 def test_a_full_disk_is_bad(monkeypatch: pytest.MonkeyPatch) -> None:

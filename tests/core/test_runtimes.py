@@ -100,6 +100,9 @@ def test_a_file_answers_as_its_module_at_any_batch(name: str, format: str, expor
     descendant = model(SPECS[name])
     exported_file = export_once(name, format)
     assert exported_file.difference <= (0.0 if format == "pt2" else 1e-5)
+    content = exported_file.path.read_bytes()
+    for text in ("stack_trace", "site-packages", str(Path(__file__).parents[2])):
+        assert text.encode() not in content, text
     runner, module = open_runner(exported_file.path, threads=1), descendant.model()
     for count in (1, 3, 7):  # 3 and 7 are not among those that exporting compares
         with torch.no_grad():
