@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.family import cost
-from learngene_zoo.families.spec import Spec, TextSpec
+from learngene_zoo.families.spec import PictureSpec, Spec, TextSpec
 from learngene_zoo.lifecycle.rates import FINETUNE
 from learngene_zoo.lifecycle.shrinking.candidates import ShrinkCandidate
 from learngene_zoo.lifecycle.shrinking.request import ShrinkRequest
@@ -71,7 +71,7 @@ def describe_long_call(
 def advise_image_size(request: ShrinkRequest) -> str:
     """Return advice on a smaller image size if the default is large; "" if a size was given."""
     spec = request.ancestry.spec
-    if request.image_size is not None or isinstance(spec, TextSpec) or spec.image_size is None:
+    if request.image_size is not None or not isinstance(spec, PictureSpec):
         return ""
     pixels = ADVISED_PIXELS // spec.patch_size * spec.patch_size
     if not 0 < pixels < spec.image_size:

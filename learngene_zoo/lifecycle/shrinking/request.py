@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
-import numpy as np
-
 from learngene_zoo.artifacts.own_data import name_option
 from learngene_zoo.artifacts.records import is_own_data
 from learngene_zoo.errors import BadData, WrongCall, ZooError, unknown
@@ -23,8 +21,6 @@ from learngene_zoo.pretrained.sources import check_source
 from learngene_zoo.runs.progress import print_note
 from learngene_zoo.settings import Bounds, Json, check_bounds, settings_of, to_json, with_settings
 from learngene_zoo.tasks.catalogue import find_entry, open_task
-from learngene_zoo.tasks.check import check_before_training
-from learngene_zoo.tasks.splits import DecodedSplit
 from learngene_zoo.tasks.task import check_inputs, check_kind
 from learngene_zoo.text import human_count, shell_word
 from learngene_zoo.training.healing.settings import HEAL
@@ -288,13 +284,16 @@ def check_images(request: ShrinkRequest, run: Run) -> None:
 
     Raises `BadData` that names the images which cannot be read.
     """
+    from learngene_zoo.tasks.check import check_before_training
+    from learngene_zoo.tasks.splits import DecodedSplit
+
     for task in [request.images, *([request.task] if request.task else [])]:
         if task.is_text or task.open_stream is not None:
             continue
         if not isinstance(task.split("train"), DecodedSplit):
             continue
         try:
-            check_before_training(task, np.arange(task.sizes["train"]), run.workers)
+            check_before_training(task, range(task.sizes["train"]), run.workers)
         except BadData as error:
             reference, text = request.reference, str(error)
             if reference is None or not is_own_data(reference) or "--check-images" in text:
