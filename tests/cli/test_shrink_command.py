@@ -13,7 +13,9 @@ from PIL import Image
 
 from learngene_zoo.artifacts.descendant import assemble, load_descendant
 from learngene_zoo.cli.main import main
+from learngene_zoo.errors import BadData
 from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.lifecycle.shrinking import building, estimate, steps
 from learngene_zoo.text import human_count
 
 SPEC = ViTSpec(layers=3, width=32, heads=2, classes=3, image_size=16, patch_size=8)
@@ -102,6 +104,97 @@ def test_a_wrong_call_is_one_line_and_writes_nothing(
     assert result.stderr.count("\n") == 1
     assert result.stdout == ""
     assert sorted(path.name for path in place.iterdir()) == before
+
+
+def test_a_broken_picture_is_found_before_anything_is_built(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LGZOO_CACHE", str(place / "cache"))
+    with monkeypatch.context() as patch:
+        patch.setattr(building, "extract", lambda *_, **__: pytest.fail("built"))
+        find_broken_picture()
+    assert not Path("shrunk.run").exists()
+    again = call("--max-params", "25K", *SMALL)
+    assert again.exit_code == 0, again.stderr
+
+
+def find_broken_picture() -> None:
+    """Check the message about a broken picture, and remove the picture."""
+    Path("photos", "red", "3.png").write_bytes(b"no picture")
+    result = call("--max-params", "25K", *SMALL)
+    assert result.exit_code == 1
+    error = result.stderr.splitlines()[-1]
+    assert error.startswith("error: photos/red/3.png: ")
+    assert "lgzoo doctor --task folder:photos --check-images" in error
+    Path("photos", "red", "3.png").unlink()
+
+
+def test_a_fine_tuned_candidate_states_the_kept_epoch_and_few_images() -> None:
+    result = call("--max-params", "25K", *SMALL, "--lr", "1e-9")
+    assert result.exit_code == 0, result.stderr
+    lines = [
+        line for line in result.stderr.splitlines() if " validation images, where one " in line
+    ]
+    assert len(lines) == 2
+    assert all("none of 1 epochs has" in line or "epoch 1 of 1" in line for line in lines)
+    assert all(line in Path("shrunk.html").read_text(encoding="utf-8") for line in lines)
+
+
+def test_a_long_call_states_its_time_and_a_smaller_image_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def stop(*_: Any) -> None:
+        raise BadData("stopped before the first candidate")
+
+    monkeypatch.setattr(steps, "_rank", stop)
+    monkeypatch.setattr(estimate, "SLOWEST", 0.0)
+    monkeypatch.setattr(estimate, "ADVISED_PIXELS", 9)
+    advice = "images have 16 pixels: --image-size 8 needs about 1/2 of the time"
+
+    def find_line(rate: float, *words: str) -> str:
+        monkeypatch.setattr(estimate, "_measure_rate", lambda *_: rate)
+        result = call("--max-params", "9K", *SMALL, *words, "--force")
+        assert "stopped before" in result.stderr
+        return result.stderr.splitlines()[-2]
+
+    assert find_line(1e4).startswith("about ")
+    assert find_line(1e4).endswith(f" in all; {advice}")
+    assert find_line(1e4, "--image-size", "16").endswith(" in all")
+    assert " candidates: " in find_line(1e12)
+    monkeypatch.setattr(estimate, "MAX_FLOPS", 0.0)
+    assert find_line(1e4) == advice
+
+
+def test_the_plan_of_a_long_call_advises_a_smaller_image_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(estimate, "ADVISED_PIXELS", 9)
+    for rate, is_long in ((1e4, True), (1e12, False)):
+        monkeypatch.setattr(estimate, "_measure_rate", lambda *_, rate=rate: rate)
+        result = call("--max-params", "25K", "--candidates", "3", "--plan", "--json")
+        assert result.exit_code == 0, result.stderr
+        assert ("16 pixels: --image-size 8 needs about 1/2" in result.stderr) == is_long
+
+
+@pytest.mark.parametrize(
+    ("pixels", "patch", "advice"),
+    [
+        (518, 14, "images have 518 pixels: --image-size 224 needs about 1/5 of the time"),
+        (384, 16, "images have 384 pixels: --image-size 224 needs about 1/3 of the time"),
+        (450, 15, "images have 450 pixels: --image-size 210 needs about 1/5 of the time"),
+        (240, 16, ""),
+        (224, 16, ""),
+    ],
+)
+def test_the_advised_image_size_is_a_multiple_of_the_patch(
+    pixels: int, patch: int, advice: str
+) -> None:
+    spec = SPEC.with_(image_size=pixels, patch_size=patch)
+    ancestry = type("Ancestry", (), {"spec": spec})()
+    request: Any = type("Request", (), {"ancestry": ancestry, "image_size": None})()
+    assert estimate.advise_image_size(request) == advice
+    request.image_size = pixels
+    assert estimate.advise_image_size(request) == ""
 
 
 @pytest.mark.slow

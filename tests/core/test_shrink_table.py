@@ -14,12 +14,14 @@ from learngene_zoo.cli.shrink import DROPS, SHORT
 from learngene_zoo.lifecycle.shrinking.report import (
     DODGE,
     PICTURES,
+    describe_columns,
     dodge_sizes,
     draw_sizes,
     list_cells,
     write_report,
 )
 from learngene_zoo.lifecycle.shrinking.table import ShrinkRow, ShrinkTable
+from learngene_zoo.lifecycle.shrinking.trainings import ShrinkTraining, summarise_training
 from learngene_zoo.terminal import choose_columns
 
 
@@ -97,3 +99,56 @@ def test_every_cell_of_the_report_has_its_heading(tmp_path: Path) -> None:
     assert ">accuracy</text>" in page
     ids = re.findall(r' id="([^"]+)"', page)
     assert len(ids) == len(set(ids))
+
+
+@pytest.mark.parametrize(
+    ("images", "epoch", "text"),
+    [
+        (19, 1, "front 2x32: epoch 1 of 2 is kept, by only 19 validation images, where one is 5 "),
+        (300, 2, "front 2x32: epoch 2 of 2 is kept"),
+        (19, 0, "front 2x32: none of 2 epochs has a better result on only 19 validation images, "),
+        (300, 0, "2x32: none of 2 epochs has a better validation result; epoch 0, the ridge head "),
+    ],
+)
+def test_a_training_states_its_epoch_and_few_images(images: int, epoch: int, text: str) -> None:
+    metrics = {"kept_epoch": epoch, "epochs": 2, "validation_images": images}
+    provenance = {"metrics": metrics, "head": {"init": "ridge"}}
+    training = summarise_training("front 2x32", provenance, "image")
+    assert training is not None
+    assert text in training.describe()
+    assert summarise_training("a", {"metrics": {"epochs": 0}}, "image") is None
+
+
+def test_the_report_states_that_no_epoch_was_better(tmp_path: Path) -> None:
+    trainings = tuple(
+        ShrinkTraining(candidate=name, kept_epoch=epoch, epochs=2)
+        for name, epoch in (("front 2x32", 0), ("pruning 1x32", 2))
+    )
+    table = replace(toy_table(0.9), trainings=trainings)
+    note = "after fine-tuning (of front 2x32 at epoch 0: no epoch was better than the ridge head"
+    assert note in describe_columns(table)
+    assert "epoch 0" not in describe_columns(replace(table, trainings=trainings[1:]))
+    write_report(table, tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert note in page
+    assert all(f"{training.describe()}." in page for training in trainings)
+
+
+def test_stars_of_accuracies_have_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
+    from matplotlib.axes import Axes
+
+    bars: list[Any] = []
+    draw = Axes.errorbar
+
+    def record(axes: Any, *arguments: Any, **named: Any) -> Any:
+        if named.get("marker") == "*":
+            bars.append(named["yerr"])
+        return draw(axes, *arguments, **named)
+
+    monkeypatch.setattr(Axes, "errorbar", record)
+    table = toy_table(0.9)
+    for changed in (table, replace(table, metric="f1"), replace(table, task=None)):
+        draw_sizes(changed, "id", PICTURES["wide"])
+    # Wilson's interval of 45 of 50
+    assert np.ravel(bars[0]) == pytest.approx([0.9 - 0.7864, 0.9565 - 0.9], abs=1e-4)
+    assert bars[1:] == [None, None]

@@ -38,6 +38,11 @@ class ShrinkCandidate:
         spec = self.member.spec
         return f"{self.number:02}-{self.method}-{spec.layers}x{spec.width}"
 
+    @property
+    def title(self) -> str:
+        """The method and the size, as in the table."""
+        return f"{self.method} {self.member.spec.layers}x{self.member.spec.width}"
+
 
 def list_free_methods(spec: Spec) -> list[Method]:
     """Return the methods that extract a learngene from one model without training, in `ORDER`.

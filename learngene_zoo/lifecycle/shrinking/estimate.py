@@ -7,17 +7,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.family import cost
-from learngene_zoo.families.spec import Spec, TextSpec
+from learngene_zoo.families.spec import PictureSpec, Spec, TextSpec
 from learngene_zoo.lifecycle.rates import FINETUNE
 from learngene_zoo.lifecycle.shrinking.candidates import ShrinkCandidate
 from learngene_zoo.lifecycle.shrinking.request import ShrinkRequest
 from learngene_zoo.method.contract import METHODS
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import settings_of, with_settings
+from learngene_zoo.text import human_seconds
 from learngene_zoo.training.healing.settings import HEALING, MAX_HELD_OUT, MAX_PROBED
+
+if TYPE_CHECKING:
+    from torch import nn
 
 # Forward passes that an image costs in a step of training, with the step of the optimiser: 3.4 for
 # descendants of the bundled model in batches of 64.
@@ -25,6 +30,11 @@ TRAINING_COST = 3.4
 HEAD_PASSES = 2  # of the images that the ridge regression of a new head is fitted to
 MEASURED_TEXTS = 512  # whose tokens are counted
 MEASURED_TOKENS = 1024  # in a batch of the measurement; images of larger ones are not faster
+LONG = 600.0  # seconds from which on a call states its estimate when it starts
+# A call with fewer FLOPs than this many per second of `LONG` is not measured when it starts, nor is
+# a model of which one layer takes more than `MAX_FLOPS` for a batch (about half a second).
+SLOWEST, MAX_FLOPS = 1e9, 1.5e10
+ADVISED_PIXELS = 224  # largest image size that is advised
 
 
 def estimate_seconds(
@@ -37,7 +47,69 @@ def estimate_seconds(
     """
     length = _measure_length(request)
     spec = _shorten(request.ancestry.spec, length)
-    original = cost(spec).flops
+    flops = _count_flops(request, candidates, length)
+    return flops / _measure_rate(request.ancestry.model(), spec, cost(spec).flops, run)
+
+
+def describe_long_call(
+    request: ShrinkRequest, candidates: Sequence[ShrinkCandidate], run: Run
+) -> str:
+    """Return a line about the time of a call that takes more than `LONG` seconds; "" of others.
+
+    The estimate takes less than a second: one layer of the model is measured. Of a model for which
+    that takes longer, the line has only the advice about the image size.
+    """
+    seconds = _estimate_quickly(request, candidates, run)
+    if seconds is None:
+        return advise_image_size(request)
+    if seconds <= LONG:
+        return ""
+    advice = advise_image_size(request)
+    return f"about {human_seconds(seconds)} in all{f'; {advice}' if advice else ''}"
+
+
+def advise_image_size(request: ShrinkRequest) -> str:
+    """Return advice on a smaller image size if the default is large; "" if a size was given."""
+    spec = request.ancestry.spec
+    if request.image_size is not None or not isinstance(spec, PictureSpec):
+        return ""
+    pixels = ADVISED_PIXELS // spec.patch_size * spec.patch_size
+    if not 0 < pixels < spec.image_size:
+        return ""
+    share = round(spec.tokens / spec.with_(image_size=pixels).tokens)
+    if share < 2:
+        return ""
+    return (
+        f"images have {spec.image_size} pixels: --image-size {pixels} needs about 1/{share} of the "
+        "time"
+    )
+
+
+def _estimate_quickly(
+    request: ShrinkRequest, candidates: Sequence[ShrinkCandidate], run: Run
+) -> float | None:
+    """Estimate the seconds from the speed of one layer; 0 of a short call, None if that is slow."""
+    from learngene_zoo.families.tensors import initial, model_of
+
+    length = _measure_length(request)
+    flops = _count_flops(request, candidates, length)
+    if flops <= SLOWEST * LONG:
+        return 0.0
+    try:
+        layer = _shorten(request.ancestry.spec, length).with_(layers=1)
+    except WrongCall:  # a shape whose layers differ
+        return None
+    if _choose_batch(layer) * cost(layer).flops > MAX_FLOPS:
+        return None
+    model = model_of(layer, initial(layer, run.seed)).eval()
+    return flops / _measure_rate(model, layer, cost(layer).flops, run, 0.3)
+
+
+def _count_flops(
+    request: ShrinkRequest, candidates: Sequence[ShrinkCandidate], length: int | None
+) -> float:
+    """Return the FLOPs of all passes, with texts of `length` tokens."""
+    original = cost(_shorten(request.ancestry.spec, length)).flops
     shapes = [_shorten(candidate.member.spec, length) for candidate in candidates]
     sizes = sorted((cost(shape).flops for shape in shapes), reverse=True)
     tries = min(request.config.tries, len(sizes))
@@ -50,7 +122,7 @@ def estimate_seconds(
         flops += tries * _count_healing(request, tried, original)
     if request.task is not None:
         flops += tries * _count_finetuning(request) * tried
-    return flops / _measure_rate(request, spec, original, run)
+    return flops
 
 
 def _measure_length(request: ShrinkRequest) -> int | None:
@@ -124,12 +196,12 @@ def _count_finetuning(request: ShrinkRequest) -> float:
 
 
 def _measure_rate(
-    request: ShrinkRequest, spec: Spec, flops: float, run: Run, seconds: float = 1.0
+    model: nn.Module, spec: Spec, flops: float, run: Run, seconds: float = 1.0
 ) -> float:
-    """Return the FLOPs per second of forward passes of the original model.
+    """Return the FLOPs per second of forward passes of a model.
 
     Args:
-        request: the request, with the model.
+        model: the original model, or one layer of its shape.
         spec: its shape for inputs of the usual size, as for `example_inputs`.
         flops: of one input.
         run: the run, for its device.
@@ -142,9 +214,8 @@ def _measure_rate(
     from learngene_zoo.runs.run import open_device
 
     device = open_device(run)
-    model = request.ancestry.model().to(device)
-    batch = max(1, min(FINETUNE.batch_size, MEASURED_TOKENS // spec.tokens))
-    images = example_inputs(spec, batch, device)
+    model = model.to(device)
+    images = example_inputs(spec, _choose_batch(spec), device)
     with torch.inference_mode():
         compute_logits(model, images)
         start, passes = time.perf_counter(), 0
@@ -154,3 +225,8 @@ def _measure_rate(
                 torch.cuda.synchronize(device)
             passes += 1
     return passes * len(images) * flops / (time.perf_counter() - start)
+
+
+def _choose_batch(spec: Spec) -> int:
+    """Return the batch size of the measurement."""
+    return max(1, min(FINETUNE.batch_size, MEASURED_TOKENS // spec.tokens))

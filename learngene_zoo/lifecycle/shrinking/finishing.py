@@ -15,6 +15,7 @@ from learngene_zoo.lifecycle.opening import resume_if_begun
 from learngene_zoo.lifecycle.shrinking.building import MODELS
 from learngene_zoo.lifecycle.shrinking.candidates import ShrinkCandidate
 from learngene_zoo.lifecycle.shrinking.request import ShrinkRequest
+from learngene_zoo.lifecycle.shrinking.trainings import ShrinkTraining, summarise_training
 from learngene_zoo.runs.progress import print_note
 from learngene_zoo.runs.run import Run
 
@@ -32,6 +33,7 @@ class FinishedCandidate:
     # Accuracy, or the task's metric, on validation images; without a task, R² after healing.
     value: float | None = None
     metrics: Mapping[str, Any] = field(default_factory=dict)  # of the fine-tuning
+    training: ShrinkTraining | None = None
 
 
 def finish_candidates(
@@ -47,7 +49,10 @@ def finish_candidates(
     if request.config.is_healing(request.task):
         paths = {name: _heal(request, name, path, work, run) for name, path in paths.items()}
     if request.task is not None:
-        return {name: _finetune(request, name, path, work, run) for name, path in paths.items()}
+        chosen = {candidate.name: candidate for candidate in candidates}
+        return {
+            name: _finetune(request, chosen[name], path, work, run) for name, path in paths.items()
+        }
     values = _measure_healed(request, candidates, paths, run)
     return {
         name: FinishedCandidate(path=path, value=values.get(name)) for name, path in paths.items()
@@ -77,19 +82,23 @@ def _heal(request: ShrinkRequest, name: str, start: Path, work: Path, run: Run) 
 
 
 def _finetune(
-    request: ShrinkRequest, name: str, start: Path, work: Path, run: Run
+    request: ShrinkRequest, candidate: ShrinkCandidate, start: Path, work: Path, run: Run
 ) -> FinishedCandidate:
+    """Fine-tune a candidate, and print which epoch is kept."""
     from learngene_zoo.runs.progress import say
 
-    path = work / FINETUNED / name
-    say(run, f"fine-tuning {name}")
+    path = work / FINETUNED / candidate.name
+    say(run, f"fine-tuning {candidate.name}")
     model = finetune(
         start, task=request.reference, out=path, run=resume_if_begun(path, run), **request.tuning
     )
     assert request.task is not None, "without one, nothing is fine-tuned"
     metrics: Any = model.provenance["metrics"]
     value = metrics[f"validation_{request.task.metric}"]
-    return FinishedCandidate(path=path, value=value, metrics=metrics)
+    training = summarise_training(candidate.title, model.provenance, request.task.sample_noun)
+    if training is not None:
+        say(run, training.describe())
+    return FinishedCandidate(path=path, value=value, metrics=metrics, training=training)
 
 
 def _measure_healed(

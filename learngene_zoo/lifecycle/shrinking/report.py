@@ -9,6 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from learngene_zoo.atomic import new_file
+from learngene_zoo.intervals import proportion
 from learngene_zoo.lifecycle.shrinking.table import ShrinkRow, ShrinkTable
 from learngene_zoo.text import human_count
 
@@ -33,6 +34,7 @@ def write_report(table: ShrinkTable, path: Path) -> None:
             f"{1000 * winner.latency:.1f} ms for one {_describe_input(table)}"
         ),
         results=[text for text in (table.describe_test(), table.describe_drop()) if text],
+        trainings=[training.describe() for training in table.trainings],
         note=describe_columns(table),
         columns=[name for name, _ in list_cells(table, table.rows[0])],
         rows=[(row.kept, list_cells(table, row)) for row in table.rows],
@@ -59,8 +61,20 @@ def describe_columns(table: ShrinkTable) -> str:
     return (
         f"The probe is a leave-one-out linear probe {inputs}of {table.images} training {noun}s, "
         f"before any training. Validation is the {table.metric} on {table.validation_images} "
-        f"{noun}s after fine-tuning; of the original, that of {reference}. The size is layers x "
-        f"width, {sizes} on this machine."
+        f"{noun}s after fine-tuning{_describe_untrained(table)}; of the original, that of "
+        f"{reference}. The size is layers x width, {sizes} on this machine."
+    )
+
+
+def _describe_untrained(table: ShrinkTable) -> str:
+    """Name the candidates for which no epoch of fine-tuning was better than the start."""
+    starts: dict[str, list[str]] = {}
+    for training in table.trainings:
+        if not training.kept_epoch:
+            starts.setdefault(training.start, []).append(training.candidate)
+    return "".join(
+        f" (of {' and '.join(names)} at epoch 0: no epoch was better than {start})"
+        for start, names in starts.items()
     )
 
 
@@ -94,8 +108,9 @@ def describe_picture(table: ShrinkTable) -> str:
     bars = "Points with bars are {} with 95 % intervals; models of similar size are moved apart."
     if table.task is None:
         return f"{bars.format('R² before healing')} Stars are R² after healing."
-    stars = f"Stars are the {table.metric} on validation {table.noun}s after fine-tuning."
-    return f"{bars.format('linear probes')} {stars}"
+    stars = f"Stars are the {table.metric} on validation {table.noun}s after fine-tuning"
+    intervals = ", with 95 % intervals" if table.metric == "accuracy" else ""
+    return f"{bars.format('linear probes')} {stars}{intervals}."
 
 
 def draw_sizes(table: ShrinkTable, name: str, size: tuple[float, float]) -> str:
@@ -117,17 +132,8 @@ def draw_sizes(table: ShrinkTable, name: str, size: tuple[float, float]) -> str:
             points = [(row, x) for row, x in drawn[1:] if row.method == method]
             _draw_points(axes, points, label=method, **plotting.mark(number))
         _draw_points(axes, drawn[:1], label="original", color=plotting.GREY, marker="o")
-        tuned = [(x, row.validation) for row, x in drawn[1:] if row.validation is not None]
-        if tuned:
-            look: dict[str, Any] = {
-                "linestyle": "none",
-                "marker": "*",
-                "markersize": 11,
-                "color": plotting.INK,
-            }
-            axes.plot(
-                *zip(*tuned), label="fine-tuned (validation)" if table.task else "healed", **look
-            )
+        look: dict[str, Any] = {"marker": "*", "markersize": 11, "color": plotting.INK}
+        _draw_stars(axes, table, drawn[1:], **look)
         _scale_parameters(axes, round(size[0]))
         axes.set_xlabel("parameters")
         axes.set_ylabel(table.metric if table.task else "R² of the original's features")
@@ -171,6 +177,31 @@ def _scale_parameters(axes: Any, steps: int) -> None:
     axes.xaxis.set_major_formatter(
         FuncFormatter(lambda value, _: human_count(round(value)).replace(".00", ""))
     )
+
+
+def _draw_stars(
+    axes: Any, table: ShrinkTable, points: Sequence[tuple[ShrinkRow, float]], **look: Any
+) -> None:
+    """Draw the results of the tried candidates; accuracies of a task have intervals.
+
+    They are a little to the right of the probes, so that the bars do not cover each other.
+    """
+    tuned = [(x, row.validation) for row, x in points if row.validation is not None]
+    if not tuned:
+        return
+    params = [row.params for row in table.rows]
+    shift = (max(params) / min(params)) ** (DODGE / 3)
+    positions, values = [shift * x for x, _ in tuned], [value for _, value in tuned]
+    bars = None
+    if table.task is not None and table.metric == "accuracy":
+        images = table.validation_images
+        intervals = [proportion(value * images, images) for value in values]
+        bars = [
+            [max(0.0, value - low) for value, (low, _) in zip(values, intervals)],
+            [max(0.0, high - value) for value, (_, high) in zip(values, intervals)],
+        ]
+    label = "fine-tuned (validation)" if table.task else "healed"
+    axes.errorbar(positions, values, yerr=bars, linestyle="none", label=label, **look)
 
 
 def _draw_points(axes: Any, points: Sequence[tuple[ShrinkRow, float]], **look: Any) -> None:

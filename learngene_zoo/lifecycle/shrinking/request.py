@@ -22,7 +22,7 @@ from learngene_zoo.runs.progress import print_note
 from learngene_zoo.settings import Bounds, Json, check_bounds, settings_of, to_json, with_settings
 from learngene_zoo.tasks.catalogue import find_entry, open_task
 from learngene_zoo.tasks.task import check_inputs, check_kind
-from learngene_zoo.text import human_count
+from learngene_zoo.text import human_count, shell_word
 from learngene_zoo.training.healing.settings import HEAL
 
 if TYPE_CHECKING:
@@ -275,6 +275,33 @@ def open_request(
         tuning=tuning,
         export_format=export_format,
     )
+
+
+def check_images(request: ShrinkRequest, run: Run) -> None:
+    """Check that the images can be read, as a training does before its first step.
+
+    It takes at most about half a minute. Texts, streams and images in memory are not checked.
+
+    Raises `BadData` that names the images which cannot be read.
+    """
+    from learngene_zoo.tasks.check import check_before_training
+    from learngene_zoo.tasks.splits import DecodedSplit
+
+    for task in [request.images, *([request.task] if request.task else [])]:
+        if task.is_text or task.open_stream is not None:
+            continue
+        if not isinstance(task.split("train"), DecodedSplit):
+            continue
+        try:
+            check_before_training(task, range(task.sizes["train"]), run.workers)
+        except BadData as error:
+            reference, text = request.reference, str(error)
+            if reference is None or not is_own_data(reference) or "--check-images" in text:
+                raise
+            if request.images_reference != reference and task is request.images:
+                raise
+            hint = f"lgzoo doctor --task {shell_word(reference)} --check-images"
+            raise BadData(f"{text} ({hint} lists all)") from error
 
 
 def _check_bounds_given(budget: Budget, config: ShrinkConfig) -> None:

@@ -33,12 +33,18 @@ from learngene_zoo.lifecycle.shrinking.building import (
     list_candidates,
 )
 from learngene_zoo.lifecycle.shrinking.candidates import ShrinkCandidate
-from learngene_zoo.lifecycle.shrinking.estimate import estimate_seconds
+from learngene_zoo.lifecycle.shrinking.estimate import (
+    LONG,
+    advise_image_size,
+    describe_long_call,
+    estimate_seconds,
+)
 from learngene_zoo.lifecycle.shrinking.finishing import choose_winner, finish_candidates
 from learngene_zoo.lifecycle.shrinking.report import write_report
 from learngene_zoo.lifecycle.shrinking.request import (
     ShrinkConfig,
     ShrinkRequest,
+    check_images,
     choose_export,
     note_export,
     open_request,
@@ -57,7 +63,7 @@ from learngene_zoo.lifecycle.training_warnings import ignore_training_warnings, 
 from learngene_zoo.method.sizes import Budget
 from learngene_zoo.runs.cache import DONE
 from learngene_zoo.runs.folder import check_start, locate_run, produce
-from learngene_zoo.runs.progress import report_activity
+from learngene_zoo.runs.progress import report_activity, say
 from learngene_zoo.runs.run import Run, world
 from learngene_zoo.tasks.catalogue import say_notes
 from learngene_zoo.tasks.task import stamp_tasks
@@ -181,17 +187,22 @@ def plan_shrink(
     request = open_request(model, task, images, bounds, config, tuning, image_size, "none", run)
     say_notes([request.task or request.images], run)
     candidates = choose_within_budget(request.offers, request.budget, config, run)
-    return candidates, estimate_seconds(request, candidates, run)
+    seconds = estimate_seconds(request, candidates, run)
+    advice = advise_image_size(request)
+    if seconds > LONG and advice:
+        say(run, advice)
+    return candidates, seconds
 
 
 def _make(request: ShrinkRequest, out: Path, run: Run) -> Shrunk:
     """Run all steps; each is loaded if an interrupted run has finished it."""
-    from learngene_zoo.runs.progress import say
-
     work = _prepare_work(run)
+    check_images(request, run)
     candidates = list_candidates(request, run)
     methods = ", ".join(dict.fromkeys(candidate.method for candidate in candidates))
     say(run, f"{count_noun(len(candidates), 'candidate')}: {methods}")
+    if not run.resume and (text := describe_long_call(request, candidates, run)):
+        say(run, text)
     ranking = _rank(request, candidates, work, run)
     with ignore_training_warnings():  # those about the winner follow
         finished = finish_candidates(request, ranking, candidates, work, run)

@@ -13,6 +13,7 @@ from learngene_zoo.families.spec import Spec
 from learngene_zoo.lifecycle.shrinking.candidates import ShrinkCandidate
 from learngene_zoo.lifecycle.shrinking.finishing import FinishedCandidate
 from learngene_zoo.lifecycle.shrinking.request import ShrinkRequest, count_megabytes
+from learngene_zoo.lifecycle.shrinking.trainings import ShrinkTraining
 from learngene_zoo.runs.cache import once
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Json, from_json, to_json
@@ -65,6 +66,7 @@ class ShrinkTable:
     exported: str | None = None  # name of the file beside the model's folder
     noun: str = "image"  # or "text"
     metric: str = "accuracy"
+    trainings: tuple[ShrinkTraining, ...] = ()
 
     @property
     def winner(self) -> ShrinkRow:
@@ -193,6 +195,7 @@ def tabulate(
         exported=files[1].name if len(files) > 1 else None,
         noun=request.images.sample_noun,
         metric=request.task.metric if request.task else "accuracy",
+        trainings=tuple(item.training for item in finished.values() if item.training is not None),
     )
 
 

@@ -1,0 +1,58 @@
+"""Which epoch of the fine-tuning of a candidate `shrink` keeps, and the sentences about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from learngene_zoo.lifecycle.training_warnings import describe_few
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShrinkTraining:
+    """The fine-tuning of a candidate."""
+
+    candidate: str  # method and size, as in the table
+    kept_epoch: int  # 0: the model before training
+    epochs: int
+    few: str = ""  # the number of validation samples, if it is small
+    has_ridge_head: bool = True  # before training
+
+    @property
+    def start(self) -> str:
+        """The name of the model before training."""
+        return "the ridge head before training" if self.has_ridge_head else "the start"
+
+    def describe(self) -> str:
+        """Describe which epoch is kept, and by how many validation samples if these are few."""
+        if self.kept_epoch:
+            chosen = f", by {self.few}" if self.few else ""
+            return f"{self.candidate}: epoch {self.kept_epoch} of {self.epochs} is kept{chosen}"
+        better = f"a better result on {self.few}" if self.few else "a better validation result"
+        return (
+            f"{self.candidate}: none of {self.epochs} epochs has {better}; epoch 0, {self.start}, "
+            "is kept"
+        )
+
+
+def summarise_training(
+    candidate: str, provenance: Mapping[str, Any], noun: str
+) -> ShrinkTraining | None:
+    """Return the facts of a fine-tuning; None without training.
+
+    Args:
+        candidate: method and size.
+        provenance: of the fine-tuned model.
+        noun: the word for one sample, "image" or "text".
+    """
+    metrics, head = provenance["metrics"], provenance.get("head") or {}
+    if not metrics["epochs"] or "kept_epoch" not in metrics:
+        return None
+    return ShrinkTraining(
+        candidate=candidate,
+        kept_epoch=metrics["kept_epoch"],
+        epochs=metrics["epochs"],
+        few=describe_few(metrics, noun),
+        has_ridge_head=head.get("init") == "ridge",
+    )
