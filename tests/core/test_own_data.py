@@ -347,6 +347,9 @@ def test_tables_and_tars_are_known_until_they_change(
     write(place, 6)
     with pytest.raises(WrongCall, match=rf"^the data '{task}' \(.*\) has changed .*other files"):
         lg.evaluate("model")
+    (text,) = collect_warnings(lg.evaluate, "model", task=task)
+    assert OTHER_CUT.format("the model") in text
+    assert text.endswith("keep both apart, as splits of the data")
 
 
 # The file.
