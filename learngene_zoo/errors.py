@@ -65,7 +65,8 @@ class TrainingWarning(UserWarning):
     """A model should not be used without a look at its training.
 
     The training diverged, is no better than a constant answer, or few validation images chose its
-    weights; or there was none, so that the head of the model has random weights.
+    weights; or there was none, so that the head of the model has random weights. Also given if the
+    images to evaluate on may have been training images.
     """
 
 

@@ -212,7 +212,7 @@ def test_a_model_chooses_no_data(
         )
     assert code == 2
     quoted = task if " " not in task else f"'{task}'"
-    assert stderr.endswith(f"lgzoo {verb} {model} --task {quoted}\n")
+    assert stderr.endswith(f"only if you name it: add --task {quoted}\n")
     # Where the result is to be written is looked at before anything else.
     assert [fault for fault in activity.faults(model) if fault != f"read {tmp_path}"] == []
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
@@ -238,7 +238,7 @@ def test_a_mistyped_path_asks_nobody(
 def test_a_model_chooses_no_data_in_python(verb: Any, model: Path) -> None:
     edit(model, task="folder:/etc")
     for given in (model, load_descendant(model), assemble(SPEC, {}, seed=0, task="folder:/etc")):
-        with pytest.raises(WrongCall, match=r"only if you name it: lgzoo .* --task folder:/etc"):
+        with pytest.raises(WrongCall, match=r"only if you name it: add --task folder:/etc"):
             verb(given)
 
 
@@ -253,7 +253,7 @@ def test_a_learngene_chooses_no_data(task: str, tmp_path: Path) -> None:
     with watched() as activity:  # TAL embeds the pictures of a task that it has not seen
         code, _, stderr = lgzoo("expand", str(gene), "--layers", "2", "-o", str(tmp_path / "out"))
     assert code == 2
-    assert stderr.endswith(f"lgzoo expand {gene} --task {task}\n")
+    assert stderr.endswith(f"only if you name it: add --task {task}\n")
     assert not [fault for fault in activity.faults(gene) if "/etc" in fault or "asked" in fault]
 
 

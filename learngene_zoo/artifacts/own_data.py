@@ -75,7 +75,6 @@ def locate(reference: str) -> str:
 @dataclass(frozen=True)
 class _CurrentArtifact:
     artifact: LocalArtifact
-    verb: str
     unnamed: frozenset[str]
 
     @cached_property
@@ -88,14 +87,12 @@ _IN_PYTHON: ContextVar[bool] = ContextVar("in_python", default=False)
 
 
 @contextmanager
-def open_for_artifact(
-    artifact: LocalArtifact, verb: str, unnamed: Collection[str] = ()
-) -> Iterator[None]:
+def open_for_artifact(artifact: LocalArtifact, unnamed: Collection[str] = ()) -> Iterator[None]:
     """Open references for an artifact within this context.
 
     `unnamed` are those data that only the artifact names.
     """
-    token = _SERVED.set(_CurrentArtifact(artifact, verb, frozenset(unnamed)))
+    token = _SERVED.set(_CurrentArtifact(artifact, frozenset(unnamed)))
     try:
         yield
     finally:
@@ -132,18 +129,6 @@ def name_option(option: str, value: str) -> str:
     if _IN_PYTHON.get():
         return f"{option}={json.dumps(value, ensure_ascii=False)}"
     return f"--{option} {shell_word(value)}"
-
-
-def name_call(option: str, value: str) -> str:
-    """Return the call that names a value for the artifact at hand."""
-    served = _SERVED.get()
-    if served is None or _IN_PYTHON.get():
-        return f"add {name_option(option, value)}"
-    kind = "LEARNGENE" if served.verb == "expand" else "MODEL"
-    return (
-        f"lgzoo {served.verb} {shell_word(str(served.artifact.folder or kind))} "
-        f"{name_option(option, value)}"
-    )
 
 
 # Stored origins: in memory for the session, and of written artifacts in a file.

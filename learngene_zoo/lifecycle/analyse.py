@@ -14,7 +14,13 @@ from learngene_zoo.artifacts.records import TASKS, parse_reference, parse_task
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.text_format import TextFormat
 from learngene_zoo.lifecycle.learngenes import expand
-from learngene_zoo.lifecycle.opening import note_random_head, open_answering, open_task_for, own_run
+from learngene_zoo.lifecycle.opening import (
+    note_other_cut,
+    note_random_head,
+    open_answering,
+    open_task_for,
+    own_run,
+)
 from learngene_zoo.lifecycle.rates import choose_fit
 from learngene_zoo.method.contract import family, method_of
 from learngene_zoo.method.sizes import Budget, Member, Target, parse_budget
@@ -69,6 +75,8 @@ def compare(
         open_model(model, offline=run.offline) for model in (first, second)
     )
     data = open_task_for(first_model, task, "compare", run)
+    models = {"the first model": first_model, "the second model": second_model}
+    note_other_cut(data, task, split, models)
     return compare_models(first_model, second_model, data, split, run, timed=timed)
 
 
@@ -118,6 +126,7 @@ def probe(
     from learngene_zoo.training.probes import compute_features, run_probe
 
     data = open_task_for(opened, task, "evaluate", run)
+    note_other_cut(data, task, split, {"the model": opened})
     if data.dense:
         raise WrongCall(
             f"{data.name} has a class for every pixel; a probe needs one for every image"

@@ -221,7 +221,7 @@ def _locate(descendant: Descendant | None, recorded: AncestryRecord) -> str | No
     """Return the source of a recorded ancestry model if it may be opened without being named."""
     if split_source(recorded.source)[0] in ("timm", "bundled") or descendant is None:
         return recorded.source
-    with open_for_artifact(descendant, "convert"):
+    with open_for_artifact(descendant):
         origin = find_origin(recorded.source)
     return origin.location if origin else None
 
@@ -293,7 +293,7 @@ def _open_ancestry(
 
     if named is not None or record is None or descendant is None:
         return open_ancestry(named or (record.source if record else ""), offline=run.offline)
-    with open_for_artifact(descendant, "convert"):
+    with open_for_artifact(descendant):
         return reopen_ancestry(record, None, offline=run.offline)
 
 

@@ -124,7 +124,7 @@ def heal(
     check_comparable(start.spec, ancestry.spec)
     plan = plan_rounds(start, ancestry.spec, healing.rounds) if healing.rounds > 1 else None
     own = [start.task] if start.task is not None and is_own_data(start.task) else []
-    origins = {**locate_own_data(opened), **recall_origins(start, "heal", own), **located}
+    origins = {**locate_own_data(opened), **recall_origins(start, own), **located}
 
     def make(run: Run) -> Descendant:
         say_notes([data], run)
@@ -307,7 +307,7 @@ def _open_teacher(
         ancestry = open_ancestry(named, image_size=size, offline=run.offline)
     else:
         record = replace(recorded[0], spec=recorded[0].spec.with_(image_size=size))
-        with open_for_artifact(start, "heal"):
+        with open_for_artifact(start):
             ancestry = reopen_ancestry(record, None, offline=run.offline, option="teacher")
     same = [record for record in recorded if record.sha256 == ancestry.record.sha256]
     is_recorded = len(recorded) == 1 and bool(same)

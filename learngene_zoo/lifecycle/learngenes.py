@@ -330,7 +330,7 @@ def expand(
     gene = shelf.open_learngene(source, offline=run.offline)
     task, typed = target.task, [named, *to_json(configured).values()]
     is_unnamed = task is not None and is_own_data(task) and task not in typed
-    with open_for_artifact(gene, "expand", [str(task)] if is_unnamed else ()):
+    with open_for_artifact(gene, [str(task)] if is_unnamed else ()):
         with report_failure(config.method):
             descendant = check_returned(configured, Descendant, configured(gene, target, run))
             check_built(configured, config.spec, target, descendant.spec)

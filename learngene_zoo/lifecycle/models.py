@@ -19,7 +19,13 @@ from learngene_zoo.atomic import check_file
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.spec import Spec, require_pictures
 from learngene_zoo.families.text_format import TextFormat
-from learngene_zoo.lifecycle.opening import note_random_head, open_answering, open_task_for, own_run
+from learngene_zoo.lifecycle.opening import (
+    note_other_cut,
+    note_random_head,
+    open_answering,
+    open_task_for,
+    own_run,
+)
 from learngene_zoo.lifecycle.training_warnings import warn_of_training
 from learngene_zoo.pretrained.exported import check_format
 from learngene_zoo.pretrained.timm_model import open_model
@@ -141,6 +147,7 @@ def evaluate(
     run, task = run or own_run(), parse_task(task)
     opened = open_answering(model, run)
     data = open_task_for(opened, task, "evaluate", run)
+    note_other_cut(data, task, split, {"the model": opened})
     folder = getattr(opened, "folder", None)
     check_head(
         opened,
@@ -205,7 +212,7 @@ def export(
     settings: dict[str, Any] = {"dtype": dtype, "task": data, "max_drop": max_drop, "timed": timed}
     exported = export_descendant(descendant, Path(out), **settings, run=run, force=force)
     if descendant.task is not None and is_own_data(descendant.task):
-        with open_for_artifact(descendant, "export"):
+        with open_for_artifact(descendant):
             origin = find_origin(descendant.task)
         remember_file(Path(out), {descendant.task: origin} if origin else {})
     return exported

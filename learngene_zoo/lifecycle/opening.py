@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from learngene_zoo.artifacts import shelf
-from learngene_zoo.artifacts.own_data import LocalOrigin, find_origin, open_for_artifact
+from learngene_zoo.artifacts.own_data import (
+    LocalOrigin,
+    find_origin,
+    open_for_artifact,
+    recall,
+)
 from learngene_zoo.artifacts.records import is_own_data
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.lifecycle.training_warnings import warn
@@ -82,6 +87,53 @@ def note_random_head(model: Any) -> None:
         warn(text)
 
 
+def note_other_cut(data: Task, task: str | None, split: str, models: Mapping[str, Any]) -> None:
+    """Print a note, and warn, if training images of a model may be in a split that was cut.
+
+    A split is cut from the list of the training images, so other files are chosen if the list has
+    changed since the model was made. The note is printed in commands, which ignore the warning.
+
+    Args:
+        data: the opened task.
+        task: the reference by which the user named it; None if it is the first model's.
+        split: the split to evaluate on.
+        models: the models by their names in the note, such as "the first model".
+    """
+    reference = task or data.name
+    if split not in data.cut_splits or not is_own_data(reference):
+        return
+    if task is None:
+        used = recall(next(iter(models.values())))[reference]
+    else:
+        used = locate_task(data, task)
+    names = (reference, data.name)
+    others = [name for name, model in models.items() if _has_other_data(model, names, used)]
+    if others:
+        noun, folder = data.sample_noun, reference.startswith("folder:")
+        remedy = f"in the folders train/ and {split}/" if folder else "as splits of the data"
+        text = (
+            f"{reference} differs from the data that {' and '.join(others)} was made from, and its "
+            f"{split} {noun}s are cut from the list of its files: they may have been training "
+            f"{noun}s; keep both apart, {remedy}"
+        )
+        print_note(text, "other cut")
+        warn(text)
+
+
+def _has_other_data(model: Any, names: Collection[str], used: LocalOrigin) -> bool:
+    """Return whether a model was made on this machine from another version of these data."""
+    from learngene_zoo.artifacts.descendant import Descendant
+    from learngene_zoo.pretrained.exported import ExportedModel
+
+    if not isinstance(model, Descendant | ExportedModel):
+        return False
+    return any(
+        origin.stamp != used.stamp
+        for name, origin in recall(model).items()
+        if name in names or origin.location == used.location
+    )
+
+
 def open_task_for(
     model: Descendant | TimmModel | ExportedModel, task: str | None, verb: str, run: Run
 ) -> Task:
@@ -92,9 +144,7 @@ def open_task_for(
     whose task is data on its author's machine, and for a task of other inputs than the model's.
     """
     reference = task or _own_task(model, verb)
-    with open_for_artifact(
-        model, verb, [reference] if task is None and is_own_data(reference) else []
-    ):
+    with open_for_artifact(model, [reference] if task is None and is_own_data(reference) else []):
         data = open_task(reference, offline=run.offline)
     check_inputs(data, model.input_format)
     return data
@@ -107,21 +157,21 @@ def find_origins(
     that `open_task_for` has opened.
     """
     named = [data.name] if task is None and is_own_data(data.name) else []
-    origins = recall_origins(model, "finetune", named)
+    origins = recall_origins(model, named)
     if task is not None and is_own_data(data.name):
         origins[data.name] = locate_task(data, task)
     return origins
 
 
 def recall_origins(
-    model: Descendant | TimmModel, verb: str, names: Sequence[str] = ()
+    model: Descendant | TimmModel, names: Sequence[str] = ()
 ) -> dict[str, LocalOrigin]:
     """Return the known locations of the ancestry models that a model records, and of other data
     that it names.
     """
     records: Any = model.provenance.get("ancestries") or []
     sources = [str(record.get("source", "")) for record in records if isinstance(record, dict)]
-    with open_for_artifact(model, verb):
+    with open_for_artifact(model):
         origins = {name: find_origin(name) for name in (*names, *sources)}
     return {name: origin for name, origin in origins.items() if origin is not None}
 

@@ -12,7 +12,13 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
-from learngene_zoo.artifacts.own_data import LocalOrigin, find_origin, is_unnamed, locate, name_call
+from learngene_zoo.artifacts.own_data import (
+    LocalOrigin,
+    find_origin,
+    is_unnamed,
+    locate,
+    name_option,
+)
 from learngene_zoo.artifacts.records import TASKS, is_own_data, parse_reference
 from learngene_zoo.errors import BadData, WrongCall, ZooError, nearest, unknown
 from learngene_zoo.registry import CHOICE, Broken, PluginEntry, Plugins
@@ -211,32 +217,51 @@ def open_seen(
 
     Raises:
         WrongCall: if the artifact was not made on this machine from this data, or if the data is
-            missing or has changed since.
+            missing or cannot be opened, or has changed since.
     """
     origin = find_origin(reference)
     if origin is None:
-        call = name_call(option, reference)
         raise WrongCall(
-            f"its data is named as {reference!r}, which is opened only if you name it: {call}"
+            f"its data is named as {reference!r}, which is opened only if you name it: add "
+            f"{name_option(option, reference)}"
         )
+    kind, _, path = origin.location.partition(":")
     try:
         task = _open_own(origin.location, offline, require_labels)
-        reason = (
-            ""
-            if locate_task(task, origin.location).stamp == origin.stamp
-            else "other files or labels"
-        )
+        stamp = locate_task(task, origin.location).stamp
     except ZooError as error:
-        reason = str(error)
-    if reason:
-        call = name_call(option, reference)
+        other = name_option(option, f"{'folder' if kind in ('hf', 'hf-stream') else kind}:PATH")
+        missing = _find_missing(origin.location)
+        if missing:
+            raise WrongCall(
+                f"the data {reference!r} is missing: there is no {missing}; name its path now: add "
+                f"{other}"
+            ) from None
         raise WrongCall(
-            f"the data {reference!r} has changed since this was made from it ({reason}); name it: "
-            f"{call}"
+            f"the data {reference!r} ({path}) cannot be opened ({error}); correct this, or name "
+            f"other data: add {other}"
+        ) from None
+    if stamp != origin.stamp:
+        named = reference if locate(reference) == origin.location else origin.location
+        raise WrongCall(
+            f"the data {reference!r} ({path}) has changed since this was made from it (other files "
+            f"or labels); name it: add {name_option(option, named)}"
         )
     return replace(
         task, name=reference, source=reference if task.source == task.name else task.source
     )
+
+
+def _find_missing(location: str) -> str:
+    """Return the path of a local folder or file that does not exist; "" for any other data."""
+    kind, _, path = location.partition(":")
+    if kind not in ("folder", "parquet", "csv", "jsonl") or "://" in path:
+        return ""
+    if kind == "folder":
+        from learngene_zoo.tasks.layout import split_reference
+
+        path = str(split_reference(path)[0])
+    return "" if os.path.exists(path) else path
 
 
 def locate_task(task: Task, reference: str) -> LocalOrigin:

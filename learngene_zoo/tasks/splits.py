@@ -2,8 +2,8 @@
 cut from the training images.
 
 A missing test split takes a fifth of the training images, a missing validation split a tenth of the
-rest: stratified, and the same images every time. Decoded images can be cached in a model's input
-size (`keep_fitted`).
+rest: stratified, and the same images as long as the list of images is the same. Decoded images can
+be cached in a model's input size (`keep_fitted`).
 """
 
 from __future__ import annotations
@@ -322,7 +322,9 @@ def task_of(
     splits = complete_splits(name, stored, counts or {}, is_text)
     untested = describe_untested(splits["test"].labels, class_names, noun)
     copies = describe_duplicates(splits) if is_text else []
-    fields = {**fields, "notes": (*fields.get("notes", ()), *untested, *copies)}
+    cut = tuple(name for name, _ in SHARES if name not in stored or not len(stored[name].labels))
+    notes = (*fields.get("notes", ()), *untested, *copies)
+    fields = {**fields, "cut_splits": cut, "notes": notes}
     return (text_task if is_text else photo_task)(name, class_names, splits, fields)
 
 

@@ -123,6 +123,7 @@ class Task:
     source: str = "built in"
     revision: str | None = None
     sizes: Mapping[str, int]  # number of images or texts in train, validation and test
+    cut_splits: tuple[str, ...] = ()  # the splits that were cut from the training samples
     notes: tuple[str, ...] = ()  # for users of the data
     # Of texts in a table: the column of the texts, or the two of pairs, and that of the labels
     text_columns: tuple[str, ...] = ()

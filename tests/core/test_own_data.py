@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import warnings
 from collections.abc import Callable
 from dataclasses import replace as replace_fields
 from pathlib import Path
@@ -24,7 +25,8 @@ from learngene_zoo import torch_hub
 from learngene_zoo.artifacts import own_data
 from learngene_zoo.artifacts.descendant import assemble
 from learngene_zoo.artifacts.own_data import LocalOrigin
-from learngene_zoo.errors import BadFile, WrongCall
+from learngene_zoo.cli.main import main
+from learngene_zoo.errors import BadFile, TrainingWarning, WrongCall
 from learngene_zoo.method.contract import METHODS
 from learngene_zoo.settings import Recipe
 from learngene_zoo.testing import tiny_ancestry
@@ -57,6 +59,14 @@ def make_model(out: str | None = "model", task: str = "folder:mine") -> lg.Desce
     return lg.finetune(small, task=task, recipe=RECIPE, out=out)  # type: ignore[return-value]
 
 
+def collect_warnings(verb: Callable[..., object], *args: object, **options: object) -> list[str]:
+    """Call a function and return the texts of its warnings about the training of models."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        verb(*args, **options)
+    return [str(one.message) for one in caught if one.category is TrainingWarning]
+
+
 def forget_session() -> None:
     """Keep only the state that another process would have."""
     own_data._session.clear()
@@ -77,9 +87,7 @@ def test_a_model_made_here_is_evaluated_compared_exported_and_finetuned_without_
     assert lg.evaluate("again.onnx").images > 0
     with Path("again.onnx").open("ab") as file:
         file.write(b"\x72\x00")  # an empty field, which ONNX skips: another file
-    with pytest.raises(
-        WrongCall, match=r"opened only if you name it: lgzoo evaluate again.onnx --task folder:mine"
-    ):
+    with pytest.raises(WrongCall, match=r"opened only if you name it: add --task folder:mine"):
         lg.evaluate("again.onnx")
 
 
@@ -99,9 +107,7 @@ def test_what_was_made_in_memory_is_known_in_its_session(place: Path) -> None:
     assert lg.evaluate(model).images > 0
     assert not (own_data._folder() / own_data.FILE).exists()
     forget_session()
-    with pytest.raises(
-        WrongCall, match="opened only if you name it: lgzoo evaluate MODEL --task folder:mine"
-    ):
+    with pytest.raises(WrongCall, match="opened only if you name it: add --task folder:mine"):
         lg.evaluate(model)
 
 
@@ -128,9 +134,7 @@ def test_another_artifact_in_the_same_place_opens_nothing(
 ) -> None:
     make_model()
     change("model")
-    with pytest.raises(
-        WrongCall, match="opened only if you name it: lgzoo evaluate model --task folder:mine"
-    ):
+    with pytest.raises(WrongCall, match="opened only if you name it: add --task folder:mine"):
         lg.evaluate("model")
 
 
@@ -161,15 +165,88 @@ def replace(place: Path) -> None:
     draw_pictures(place / "mine", seed=1)
 
 
-@pytest.mark.parametrize("change", [add, swap, repaint, remove, replace])
-def test_data_that_changed_have_to_be_named(place: Path, change: Callable[[Path], None]) -> None:
+@pytest.mark.parametrize("change", [add, swap, repaint, replace])
+def test_data_that_changed_have_to_be_named(
+    place: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], None]
+) -> None:
     make_model()
     change(place)
-    says = (
-        r"^the data 'folder:mine' has changed .* name it: lgzoo evaluate model --task folder:mine$"
-    )
+    location = place / "mine"
+    says = rf"^the data 'folder:mine' \({location}\) has changed .* name it: add --task folder:"
+    with pytest.raises(WrongCall, match=rf"{says}mine$"):
+        lg.evaluate("model")
+    (place / "elsewhere").mkdir()
+    monkeypatch.chdir(place / "elsewhere")
+    with pytest.raises(WrongCall, match=f"{says}{location}$"):
+        lg.evaluate("../model")
+
+
+@pytest.mark.parametrize("roles", ["", ":train=.,test=test"])
+def test_data_that_are_gone_are_called_missing(place: Path, roles: str) -> None:
+    if roles:
+        draw_pictures(place / "mine" / "test", seed=1)
+    make_model(task=f"folder:mine{roles}")
+    remove(place)
+    says = rf"is missing: there is no {place / 'mine'}; name its path now: add --task folder:PATH$"
     with pytest.raises(WrongCall, match=says):
         lg.evaluate("model")
+
+
+def test_data_that_cannot_be_opened_are_not_proposed_again(place: Path) -> None:
+    make_model()
+    for file in (place / "mine/a").iterdir():
+        file.unlink()
+    says = r"cannot be opened \(class folder .*\); correct this, .* add --task folder:PATH$"
+    with pytest.raises(WrongCall, match=says):
+        lg.evaluate("model")
+
+
+def test_the_pictures_of_a_learngene_are_named_with_an_option_only(place: Path) -> None:
+    lg.extract("closed_form", preset="smoke", tasks="folder:mine", out="gene")
+    add(place)
+    says = rf"\({place / 'mine'}\) has changed .* name it: add --calibration folder:mine$"
+    with pytest.raises(WrongCall, match=says):
+        lg.expand("gene", layers=2)
+    remove(place)
+    says = rf"is missing: there is no {place / 'mine'}; .* add --calibration folder:PATH$"
+    with pytest.raises(WrongCall, match=says):
+        lg.expand("gene", layers=2)
+
+
+OTHER_CUT = "differs from the data that {} was made from, and its test images are cut"
+
+
+def test_a_model_is_evaluated_on_another_cut_with_a_warning(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_model()
+    forget_session()
+    assert not collect_warnings(lg.evaluate, "model", task="folder:mine")
+    add(place)
+    for task in ("folder:mine", f"folder:{place}/mine/"):
+        (text,) = collect_warnings(lg.evaluate, "model", task=task)
+        assert OTHER_CUT.format("the model") in text
+        assert text.endswith("keep both apart, in the folders train/ and test/")
+    assert not collect_warnings(lg.evaluate, "model", task="folder:mine", split="train")
+    make_model(out="new")
+    (text,) = collect_warnings(lg.compare, "new", "model")
+    assert OTHER_CUT.format("the second model") in text
+    with pytest.raises(SystemExit, match="0"):
+        main(["evaluate", "model", "--task", "folder:mine"])
+    assert f"note: folder:mine {OTHER_CUT.format('the model')}" in capsys.readouterr().err
+
+
+def test_a_test_folder_is_evaluated_without_a_warning(place: Path) -> None:
+    draw_pictures(place / "split/train")
+    draw_pictures(place / "split/test", seed=1)
+    make_model(task="folder:split")
+    shutil.copy(place / "mine/a/0.png", place / "split/train/a/new.png")
+
+    def evaluate(split: str) -> list[str]:
+        return collect_warnings(lg.evaluate, "model", task="folder:split", split=split)
+
+    assert not evaluate("test")
+    assert len(evaluate("validation")) == 1
 
 
 def test_a_learngene_made_here_is_expanded_with_its_own_pictures(place: Path) -> None:
@@ -183,7 +260,7 @@ def test_a_learngene_made_here_is_expanded_with_its_own_pictures(place: Path) ->
     assert lg.evaluate("small").images > 0
     theirs = extracted.with_config(seed=5)
     with pytest.raises(
-        WrongCall, match=r"'folder:mine'.* opened only if you name it: lgzoo expand"
+        WrongCall, match=r"'folder:mine'.* opened only if you name it: add --task folder:mine"
     ):
         lg.expand(theirs, layers=2)
     assert (
@@ -257,15 +334,22 @@ def write_tar(place: Path, seed: int) -> str:
 
 @pytest.mark.parametrize("write", [write_table, write_tar])
 def test_tables_and_tars_are_known_until_they_change(
-    place: Path, write: Callable[[Path, int], str]
+    place: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[Path, int], str]
 ) -> None:
     task = write(place, 5)
     make_model(task=task)
     forget_session()
     assert lg.evaluate("model").images > 0
+    (place / "elsewhere").mkdir()
+    monkeypatch.chdir(place / "elsewhere")
+    assert not collect_warnings(lg.evaluate, "../model")
+    monkeypatch.chdir(place)
     write(place, 6)
-    with pytest.raises(WrongCall, match=f"^the data '{task}' has changed .*other files or labels"):
+    with pytest.raises(WrongCall, match=rf"^the data '{task}' \(.*\) has changed .*other files"):
         lg.evaluate("model")
+    (text,) = collect_warnings(lg.evaluate, "model", task=task)
+    assert OTHER_CUT.format("the model") in text
+    assert text.endswith("keep both apart, as splits of the data")
 
 
 # The file.

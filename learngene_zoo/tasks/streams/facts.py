@@ -18,7 +18,11 @@ from learngene_zoo.atomic import new_file
 from learngene_zoo.errors import BadData, WrongCall, ZooError
 from learngene_zoo.storage import parse_json
 from learngene_zoo.tasks.splits import check_train_classes, photo_task
-from learngene_zoo.tasks.streams.order import complete_streams, note_made_splits
+from learngene_zoo.tasks.streams.order import (
+    complete_streams,
+    list_missing_splits,
+    note_made_splits,
+)
 from learngene_zoo.tasks.task import SPLITS, Split, Stream, Task
 
 VARIABLE = "LGZOO_CACHE"
@@ -87,6 +91,7 @@ def make_stream_task(
     splits = complete_streams(name, stored)
     streamed = {
         "sizes": {split: sum(splits[split].counts) for split in SPLITS},
+        "cut_splits": list_missing_splits(stored),
         "notes": (*note_made_splits(stored), *notes),
         "open_split": partial(refuse_split, name),
         "open_stream": splits.__getitem__,

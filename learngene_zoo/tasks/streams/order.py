@@ -6,10 +6,10 @@ an image in the epoch before reading it: an image of another process, or before 
 run resumes, is skipped. Everything is a function of (seed, epoch) and the sizes of the shards.
 
 `complete_streams`: splits that a stream lacks are taken from its training images, the same ones
-every time. Of every five consecutive images one goes to a missing test split, of every ten
-remaining ones one to a missing validation split; which one is random, so that it does not coincide
-with a period in the data. From fifty shards on, entire shards are assigned instead, so that
-validation does not read the training images.
+as long as the shards are the same. Of every five consecutive images one goes to a missing test
+split, of every ten remaining ones one to a missing validation split; which one is random, so that
+it does not coincide with a period in the data. From fifty shards on, entire shards are assigned
+instead, so that validation does not read the training images.
 """
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -217,7 +217,7 @@ def complete_streams(name: str, stored: Mapping[str, Stream]) -> dict[str, Strea
 
     Raises `BadData` if there are too few.
     """
-    train, missing = stored["train"], _list_missing(stored)
+    train, missing = stored["train"], list_missing_splits(stored)
     new_splits = (
         {split: StreamPart(train, split, missing) for split in ("train", *missing)}
         if missing
@@ -238,10 +238,10 @@ def note_made_splits(stored: Mapping[str, Stream]) -> tuple[str, ...]:
     unit = "shard" if len(stored["train"].counts) >= MIN_SHARDS else "image"
     return tuple(
         f"there is no {split} split: one training {unit} in {SHARES[split]} is used"
-        for split in _list_missing(stored)
+        for split in list_missing_splits(stored)
     )
 
 
-def _list_missing(stored: Mapping[str, Stream]) -> tuple[str, ...]:
+def list_missing_splits(stored: Mapping[str, Stream]) -> tuple[str, ...]:
     """Return the splits that are missing or empty."""
     return tuple(split for split in SHARES if split not in stored or not sum(stored[split].counts))
