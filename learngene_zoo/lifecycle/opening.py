@@ -103,9 +103,11 @@ def note_other_cut(data: Task, task: str | None, split: str, models: Mapping[str
     if split not in data.cut_splits or not is_own_data(reference):
         return
     if task is None:
-        used = recall(next(iter(models.values())))[reference]
+        used = recall(next(iter(models.values()))).get(reference)
     else:
         used = locate_task(data, task)
+    if used is None:
+        return
     names = (reference, data.name)
     others = [name for name, model in models.items() if _has_other_data(model, names, used)]
     if others:
