@@ -24,7 +24,7 @@ from timings.case import Case
 CASES = {
     "build_descendant": "How long does a descendant of DeiT-B's size take to build?",
     "cli_latency": "How long do the commands take that people wait for?",
-    "closed_form_cost": "What do extraction and expansion by closed_form take at DeiT-B's size?",
+    "closed_form_cost": "What do extraction and expansion by closed_form take?",
     "export_latency": "How fast do exported files predict, compared with timm's module?",
     "hub_transfer": "What do publishing and fetching a family of 100 files take?",
     "ls_initialisation": "How long do the least-squares stitches of three anchors take?",

@@ -1,13 +1,16 @@
-"""Measure seconds and memory of extraction and expansion by closed_form at DeiT-B's size.
+"""Measure seconds and memory of extraction and expansion by closed_form.
 
 The ancestry model is timm's deit_base_patch16_224 (12 x 768, 197 tokens) with random weights, the
 images (`--images`) are of noise: they decide only how many leading blocks the best cut leaves as
-they are, which need no solving at full width. The expansions start from the recorded streams of the
-extraction, with `--anew` also without them. Every step is a process: `cpu_s` are seconds of the
-processor, which other programs on the machine hardly change; `wall_s` is by the clock, with imports
-and files; `peak_mb` is the most resident memory (2^20 bytes). Linux only. About fifteen minutes on
-one core, 7 GB in a temporary folder; docs/results/speed.md has the table of `--threads 2` on
-an idle machine.
+they are, which need no solving at full width. With `--ancestry DINOV2`, a folder that `python
+benchmarks/real_ancestries.py dinov2-small DINOV2` writes, it is a real DINOv2-S (12 x 384) with the
+training images of `stamps` at 112 pixels.
+
+The expansions start from the recorded streams of the extraction, with `--anew` also without them.
+Every step is a process: `cpu_s` are seconds of the processor, which other programs on the machine
+hardly change; `wall_s` is by the clock, with imports and files; `peak_mb` is the most resident
+memory (2^20 bytes). Linux only. With DeiT-B some ten minutes on one core and 3 GB in a temporary
+folder. docs/results/speed.md has the tables of an idle machine.
 """
 
 from __future__ import annotations
@@ -30,13 +33,15 @@ from learngene_zoo.runs.run import Run
 from timings.case import Case, Row, run_part
 
 ARCHITECTURE, SIDE = "deit_base_patch16_224", 224
-SIZES = {"full width": (6, 768), "half width": (6, 384)}  # layers, width
-AGAIN = ", recorded anew"  # the end of the names of expansions without recorded streams
+SIZES = ("6x768", "6x384")  # layers x width
+REAL_TASK, REAL_SIDE, REAL_SIZES = "stamps", 112, ("6x384", "6x256", "6x192")
+ANEW = ", recorded anew"  # the end of the names of expansions without recorded streams
 MB = 2**20
 
 
 def add_options(parser: ArgumentParser) -> None:
     """Add the options of this case."""
+    parser.add_argument("--ancestry", help="the folder of DINOv2-S (default: DeiT-B's size)")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--images", type=int, default=600)
     parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
@@ -47,15 +52,19 @@ def add_options(parser: ArgumentParser) -> None:
 
 def measure(args: Namespace) -> Iterator[tuple[Row, str]]:
     """Measure every step in a process."""
-    steps = ["extract", *SIZES, *(f"{size}{AGAIN}" for size in SIZES if args.anew)]
+    sizes = REAL_SIZES if args.ancestry else SIZES
+    steps = ["extract", *sizes, *(f"{size}{ANEW}" for size in sizes if args.anew)]
+    options = ["--threads", str(args.threads), "--precision", args.precision]
+    if args.ancestry:
+        options += ["--ancestry", str(Path(args.ancestry).resolve())]
     with tempfile.TemporaryDirectory() as folder:
-        make_model(Path(folder) / "ancestry")
-        make_images(Path(folder) / "images", args.images)
+        if not args.ancestry:
+            make_model(Path(folder) / "ancestry")
+            make_images(Path(folder) / "images", args.images)
         for name in steps:
             started = time.monotonic()
-            options = ["--threads", str(args.threads), "--precision", args.precision]
             part = run_part("closed_form_cost", [name, folder], options)
-            row = {"step": name, "wall_s": round(time.monotonic() - started), **part}
+            row = {"step": name, "wall_s": round(time.monotonic() - started, 1), **part}
             yield row, "  ".join(f"{key} {value}" for key, value in row.items())
 
 
@@ -64,25 +73,31 @@ def measure_step(args: Namespace) -> Row:
     name, folder = args.part
     os.chdir(folder)
     run = Run(threads=args.threads, device="cpu", precision=args.precision)
-    facts = extract(run) if name == "extract" else expand(name, run)
-    usage = resource.getrusage(resource.RUSAGE_SELF)
+    started = read_processor_seconds()  # imports are not counted
+    facts = extract(args.ancestry, run) if name == "extract" else expand(name, args.ancestry, run)
     return {
-        "cpu_s": round(usage.ru_utime + usage.ru_stime),
-        "peak_mb": round(usage.ru_maxrss / 1024),
+        "cpu_s": round(read_processor_seconds() - started, 1),
+        "peak_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
         **facts,
     }
 
 
-def extract(run: Run) -> Row:
+def read_processor_seconds() -> float:
+    """Return the seconds of the processor that this process has used."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def extract(ancestry: str | None, run: Run) -> Row:
     """Extract a learngene with recorded streams, and copy it without them."""
     from lgzoo_closed_form.closed_form import ClosedFormExtractor
 
-    extractor = ClosedFormExtractor(keep_streams=True)
     lg.extract(
         "closed_form",
-        ancestries="./ancestry",
-        tasks="folder:images",
-        extractor=extractor,
+        ancestries=ancestry or "./ancestry",
+        tasks=REAL_TASK if ancestry else "folder:images",
+        image_size=REAL_SIDE if ancestry else None,
+        extractor=ClosedFormExtractor(keep_streams=True),
         out="kept",
         run=run,
     )
@@ -93,11 +108,12 @@ def extract(run: Run) -> Row:
     }
 
 
-def expand(name: str, run: Run) -> Row:
+def expand(name: str, ancestry: str | None, run: Run) -> Row:
     """Expand to one of the sizes."""
-    layers, width = SIZES[name.removesuffix(AGAIN)]
-    source = "./plain" if name.endswith(AGAIN) else "./kept"
-    lg.expand(source, layers=layers, width=width, task="folder:images", out=name, run=run)
+    layers, width = map(int, name.removesuffix(ANEW).split("x"))
+    source = "./plain" if name.endswith(ANEW) else "./kept"
+    task = REAL_TASK if ancestry else "folder:images"
+    lg.expand(source, layers=layers, width=width, task=task, out=name, run=run)
     return {"layers": layers, "width": width}
 
 
@@ -126,16 +142,30 @@ def measure_megabytes(folder: Path) -> int:
 
 def summarise(rows: list[Row], args: Namespace) -> Row:
     """Return the content of the results file."""
+    from lgzoo_closed_form.calibration import Calibration
+
+    settings = Calibration()
+    model = {"architecture": ARCHITECTURE, "images": args.images}
+    if args.ancestry:
+        model = {"ancestry": "DINOv2-S", "task": REAL_TASK, "image_size": REAL_SIDE}
     return {
-        "architecture": ARCHITECTURE,
-        "images": args.images,
-        "tokens": 64,
+        **model,
+        "tokens": settings.tokens,
         "threads": args.threads,
         "precision": args.precision,
         "rows": rows,
     }
 
 
+def name_suffix(args: Namespace) -> str:
+    """Return the end of the name of the results file."""
+    return ("_dinov2" if args.ancestry else "") + ("_bf16" if args.precision == "bf16" else "")
+
+
 CASE = Case(
-    measure=measure, summarise=summarise, add_options=add_options, measure_part=measure_step
+    measure=measure,
+    summarise=summarise,
+    add_options=add_options,
+    measure_part=measure_step,
+    name_suffix=name_suffix,
 )

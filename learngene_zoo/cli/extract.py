@@ -13,8 +13,8 @@ from learngene_zoo.cli.options import (
     MethodGroup,
     add_options,
     check_tasks,
+    list_typed,
     options_of,
-    settings_from_options,
     task_option,
 )
 from learngene_zoo.cli.sections import SettingsCommand
@@ -86,12 +86,13 @@ def build(method: Method) -> click.Command:
             method.name,
             ancestries=ancestry,
             tasks=task,
-            extractor=settings_from_options(method.preset(preset)),
+            preset=preset,
             image_size=image_size,
             pool=pool,
             out=job.out,
             run=job.run,
             force=job.force,
+            **list_typed(method.preset(preset)),
         )
         for record in learngene.config.ancestries:
             for part in record.left_out:

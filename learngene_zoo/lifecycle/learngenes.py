@@ -153,7 +153,8 @@ def extract(
         tasks: tasks to extract from; images without labels if the method uses none. Descendants
             are for the first task, if it has labels. They may be left out only with the bundled
             ancestry model.
-        extractor: the settings. None: those of the preset.
+        extractor: the settings. None: those of the preset for these ancestry models
+            (`Method.adapted_preset`).
         preset: a preset of the method; default: "mini".
         image_size: of the ancestry models while they are condensed, and of descendants. None: the
             ancestry models' default.
@@ -172,7 +173,7 @@ def extract(
     """
     run = run or Run()
     method = METHODS.load(name)
-    extractor = extractor or method.preset(preset)
+    given, extractor = extractor, extractor or method.preset(preset)
     typed = {
         "ancestries": ancestries or None,
         "tasks": tasks or None,
@@ -200,9 +201,12 @@ def extract(
         open_ancestry(source, image_size=image_size, pool=pool, offline=run.offline, accept=served)
         for source in sources
     ]
+    specs = [ancestry.spec for ancestry in opened]
     # Refuses impossible settings before anything is written.
     with report_failure(name):
-        extractor.outline([ancestry.spec for ancestry in opened])
+        if given is None:
+            extractor = with_settings(method.adapted_preset(preset, specs), typed)
+        extractor.outline(specs)
     require_labels = method.uses_labels or method.tasks == "none"
     opened_tasks = [
         open_task(reference, offline=run.offline, require_labels=require_labels)

@@ -5,6 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from learngene_zoo.errors import WrongCall
+from learngene_zoo.method.rates import FLAT_LR, scale_rate
+from learngene_zoo.method.rates import FULL_RATE as FULL_RATE
+from learngene_zoo.method.rates import INHERITED_DECAY as INHERITED_DECAY
+from learngene_zoo.method.rates import INHERITED_LR as INHERITED_LR
 from learngene_zoo.settings import Recipe
 
 if TYPE_CHECKING:
@@ -14,12 +18,8 @@ if TYPE_CHECKING:
     from learngene_zoo.tasks.task import Task
 
 FINETUNE = Recipe(epochs=20, batch_size=64, lr=3e-3, warmup=1.0)
-# The largest width that has FINETUNE's learning rate; see benchmarks/archive/finetune_lr.py.
-FULL_RATE = 96
-# Of models that inherit from an ancestry model wider than that; see benchmarks/finetune_rates.py.
-INHERITED_LR, INHERITED_DECAY = 1e-4, 0.75
 # Learning rates of `heal`, of the same models and of all others; see benchmarks/heal_rates.py.
-INHERITED_HEAL_LR, HEAL_LR = 5e-5, 1e-3
+INHERITED_HEAL_LR, HEAL_LR = FLAT_LR, 1e-3
 
 
 def choose_rates(model: Descendant | TimmModel) -> tuple[float, float]:
@@ -106,9 +106,5 @@ def describe_rates(model: Descendant | TimmModel, recipe: Recipe) -> str:
 
 
 def rate_for(width: int) -> float:
-    """Return the usual learning rate for a width: 3e-3 up to 96, beyond in inverse proportion.
-
-    Adam's best rate falls about as 1/width (Yang et al. 2022, arXiv:2203.03466, table 3);
-    docs/results/finetuning.md has the measurements.
-    """
-    return float(f"{FINETUNE.lr * min(1, FULL_RATE / width):.3g}")
+    """Return the usual learning rate for a width: 3e-3 up to 96, beyond in inverse proportion."""
+    return scale_rate(FINETUNE.lr, width)

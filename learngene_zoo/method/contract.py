@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, is_dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, get_args
 
 from learngene_zoo.artifacts.records import LearngeneConfig, package_of_method
 from learngene_zoo.artifacts.shelf import BUNDLED as BUNDLED
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Tasks = Literal["none", "one", "many"]
 PRESETS = ("mini", "smoke")  # that every method has
+PAPER = "paper"  # the preset with the settings of the method's paper
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +79,14 @@ class Extractor(ABC):
 
         The caller adds provenance (settings, ancestries, tasks, seed, versions) to the config.
         """
+
+    def adapt(self, ancestries: Sequence[Spec]) -> Self:
+        """Return the extractor with the settings of a preset changed to suit these ancestry models.
+
+        An extraction calls it before the settings that the user names are set, but not for the
+        preset "paper". `adapt_rates` changes learning rates. By default nothing is changed.
+        """
+        return self
 
     def needs_tasks(self) -> bool:
         """Return whether these settings need any data."""
@@ -314,6 +323,16 @@ class Method:
         if name is not None and name not in self.presets:
             raise unknown(f"preset of {self.name}", name, self.presets)
         return self.presets[name] if name else self.extractor
+
+    def adapted_preset(self, name: str | None, ancestries: Sequence[Spec]) -> Extractor:
+        """Return the extractor with the settings of a preset for these ancestry models.
+
+        The settings of the preset "paper" are the paper's for every ancestry model.
+
+        Raises `WrongCall` for an unknown preset.
+        """
+        extractor = self.preset(name)
+        return extractor if name == PAPER else extractor.adapt(ancestries)
 
     def sources(self, named: Sequence[str]) -> list[str]:
         """Return the ancestry models of an extraction, by default the bundled one.

@@ -37,9 +37,11 @@ from learngene_zoo.runs.cache import once
 from learngene_zoo.runs.run import Run, open_device
 from learngene_zoo.settings import Recipe
 from learngene_zoo.storage import StateDict
+from learngene_zoo.tasks.splits import ensure_validation
 from learngene_zoo.text import shell_word
 from learngene_zoo.training.evaluate import check_head
-from learngene_zoo.training.fit import fit
+from learngene_zoo.training.heads import initialise_head
+from learngene_zoo.training.tuning import tune
 
 if TYPE_CHECKING:
     from learngene_zoo.families.spec import InputFormat, Spec
@@ -439,8 +441,9 @@ def teacher_for(
     """Return the ancestry model with a head for the task, and the metrics of its fine-tuning.
 
     An ancestry model that was trained for the task keeps its head: nothing is computed, and the
-    metrics are empty. Otherwise it gets a new head (`Descendant.for_task`), and the whole model is
-    fine-tuned as the part `teacher` of the run.
+    metrics are empty. Otherwise it gets the head of a ridge regression (`training.heads`), and the
+    whole model is fine-tuned as the part `teacher` of the run. The epoch with the best validation
+    result is kept, and the model before training is one of them.
 
     Args:
         ancestry: the ancestry model.
@@ -458,12 +461,15 @@ def teacher_for(
         return replace(model, task=task.name), {}
     part = run.part("teacher")
     start = model.for_task(task.name, task.class_names, seed=part.seed, dense=task.dense)
-    tuned = once(part, "distillation.teacher", _fine_tuned, recipe, (start, task))
+    tuned = once(part, "distillation.tuned_teacher", _tune_teacher, recipe, (start, task))
     return start.with_state(dict(tuned.state)), dict(tuned.record)
 
 
-def _fine_tuned(
+def _tune_teacher(
     recipe: Recipe, start: Descendant, task: Task, run: Run
 ) -> tuple[StateDict, dict[str, Any]]:
-    tuned = fit(start, task, recipe, run)
-    return tuned.state, dict(tuned.provenance["metrics"])
+    """Fine-tune a teacher from the head of a ridge regression; return its tensors and metrics."""
+    start, head = initialise_head(start, ensure_validation(task), recipe, run)
+    start = replace(start, provenance={**start.provenance, "head": head})
+    tuned = tune(start, task, recipe, run, is_tested=False)
+    return tuned.state, {"head": head, **dict(tuned.provenance["metrics"])}

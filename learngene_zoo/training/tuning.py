@@ -16,7 +16,7 @@ from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Json, Recipe
 from learngene_zoo.tasks.splits import ensure_validation
 from learngene_zoo.tasks.task import Task
-from learngene_zoo.training.evaluate import evaluate, judge
+from learngene_zoo.training.evaluate import Evaluation, evaluate, judge
 from learngene_zoo.training.fit import M, describe_chance, prepare_training, with_trained_weights
 from learngene_zoo.training.heads import calibrate_head
 from learngene_zoo.training.loop import train
@@ -35,6 +35,7 @@ def tune(
     keep: Keep = "best",
     patience: int | None = None,
     lesson: Callable[[nn.Module, Any], nn.Module] | None = None,
+    is_tested: bool = True,
 ) -> M:
     """Train all weights of a model on a task, validate every epoch, and evaluate the kept weights.
 
@@ -51,9 +52,10 @@ def tune(
             the last epoch.
         patience: stop after this many epochs without a better one; None: never.
         lesson: returns another objective, a `Distilled`, for that of the task and the model.
+        is_tested: evaluate the kept weights on test images, and write the report.
 
     Returns:
-        The trained model, with a report among its files, `report.html`.
+        The trained model, with a report among its files, `report.html`, if it is tested.
 
     Raises:
         WrongCall: for a model whose head does not fit the task.
@@ -78,27 +80,35 @@ def tune(
         failure = watch.follow(steps, model, measure, recipe.epochs)
     if watch.keeps_start():
         calibrate_head(model, cast(Mapping[str, Any], start.provenance.get("head", {})))
-    judged = judge(model, task, "test", start.input_format, run)
-    test = judged.evaluation
-    history = [epoch.json(test.metric) for epoch in watch.history]
+    judged = judge(model, task, "test", start.input_format, run) if is_tested else None
+    history = [epoch.json(task.metric) for epoch in watch.history]
     best = watch.describe_kept(history)
-    warnings = _describe_failure(failure, best, test.metric, task, recipe) if best else {}
-    low, high = test.interval
+    warnings = _describe_failure(failure, best, task.metric, task, recipe) if best else {}
     metrics: dict[str, Json] = {
         "task": task.name,
         **{key: value for key, value in best.items() if key.startswith("validation")},
         "validation_images": task.sizes["validation"],
         **({} if sizes == task.sizes else {"validation_taken_from": "train"}),
-        f"test_{test.metric}": test.value,
-        "test_interval": [low, high],
-        "test_images": test.images,
+        **(_describe_test(judged.evaluation) if judged else {}),
         "training_images": loader.images,
         "epochs": recipe.epochs,
         **({"kept_epoch": best["epoch"], "history": history} if best else {}),
         **warnings,
     }
     tuned = with_trained_weights(start, model, task, recipe, run, metrics)
+    if judged is None:
+        return tuned
     return replace(tuned, files={**tuned.files, "report.html": report(tuned, task, judged)})
+
+
+def _describe_test(test: Evaluation) -> dict[str, Json]:
+    """Return the metrics of an evaluation on test images."""
+    low, high = test.interval
+    return {
+        f"test_{test.metric}": test.value,
+        "test_interval": [low, high],
+        "test_images": test.images,
+    }
 
 
 def _describe_failure(

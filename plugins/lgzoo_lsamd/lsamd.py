@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Self
 
 from learngene_zoo.plugin import (
     FLAT,
@@ -34,6 +34,7 @@ from learngene_zoo.plugin import (
     TextSpec,
     Work,
     WrongCall,
+    adapt_rates,
     derive_seed,
     from_json,
     is_first,
@@ -90,6 +91,10 @@ class LsamdExtractor(Extractor):
         if self.keep is not None and (not self.keep or len(set(self.keep)) < len(self.keep)):
             raise WrongCall(f"keep is {list(self.keep)}; name at least one block, and each once")
         parse_rates(self.task_lr)
+
+    def adapt(self, ancestries: Sequence[Spec]) -> Self:
+        """Return the settings with learning rates for the width of the ancestry model."""
+        return adapt_rates(self, ancestries, pretrained=["lr"])
 
     def needs_tasks(self) -> bool:
         """Return whether the blocks are searched for and not named."""

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Self
 
 from learngene_zoo.plugin import (
     FLAT,
@@ -39,6 +39,7 @@ from learngene_zoo.plugin import (
     Learngene,
     LearngeneConfig,
     Method,
+    adapt_rates,
     once,
 )
 from lgzoo_pool.details import StitchedDetails, read_details
@@ -70,6 +71,10 @@ class PoolExtractor(Extractor):
     """Distil two auxiliary models, stitch them, and fine-tune all paths together."""
 
     settings: PoolSettings = field(default=PoolSettings(), metadata=FLAT)
+
+    def adapt(self, ancestries: Sequence[Spec]) -> Self:
+        """Return the settings with learning rates for the width of the ancestry model."""
+        return adapt_rates(self, ancestries, random=["lr", "tuning_lr"])
 
     def outline(self, ancestries: Sequence[Spec]) -> LearngeneConfig:
         """Return the config with the auxiliary models as anchors; its spec is the wide one's."""

@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from learngene_zoo.plugin import (
     OMIT_DEFAULT,
@@ -37,6 +37,7 @@ from learngene_zoo.plugin import (
     Method,
     Recipe,
     WrongCall,
+    adapt_rates,
     derive_seed,
     once,
 )
@@ -120,6 +121,10 @@ class SnnetExtractor(Extractor):
     teaching: Annotated[Recipe, "fine-tuning of the teacher if it was trained for another task"] = (
         _TRAINING
     )
+
+    def adapt(self, ancestries: Sequence[Spec]) -> Self:
+        """Return the settings with learning rates for the width of the ancestry model."""
+        return adapt_rates(self, ancestries, pretrained=["lr"])
 
     def outline(self, ancestries: Sequence[Spec]) -> LearngeneConfig:
         """Return the config with the anchors and their windows; its spec is the widest one's."""

@@ -88,13 +88,14 @@ def _extract(extraction: Extraction, out: Path, run: Run) -> None:
             arm.method,
             ancestries=arm.ancestries,
             tasks=arm.tasks,
-            extractor=arm.extractor,
+            preset=arm.preset,
             image_size=arm.image_size,
             out=folder,
             run=replace(
                 run, folder=None, seed=extraction.seed, resume=is_begun, shared=out / PARTS
             ),
             force=True,  # a folder without a record of its cost is incomplete
+            **arm.settings,
         )
     finally:
         alone = measure_cost_alone(folder.with_name(f"{folder.name}.run"), out / PARTS)

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from learngene_zoo.plugin import (
     FLAT,
@@ -34,6 +34,7 @@ from learngene_zoo.plugin import (
     Recipe,
     Work,
     WrongCall,
+    adapt_rates,
     check_bounds,
     derive_seed,
     details_of,
@@ -94,6 +95,10 @@ class AutoLgExtractor(Extractor):
         Bounds(least=1),
     ] = None
     each: AutoLgComparison = field(default=AutoLgComparison(), metadata=FLAT)
+
+    def adapt(self, ancestries: Sequence[Spec]) -> Self:
+        """Return the settings with learning rates for the width of the ancestry model."""
+        return adapt_rates(self, ancestries, random=["lr"])
 
     def needs_tasks(self) -> bool:
         """Return False for blocks that are named."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Self
 
 from learngene_zoo.plugin import (
     FLAT,
@@ -27,6 +27,7 @@ from learngene_zoo.plugin import (
     Recipe,
     Work,
     WrongCall,
+    adapt_rates,
     check_bounds,
     derive_seed,
     once,
@@ -67,6 +68,10 @@ class HeurLgExtractor(Extractor):
 
     count: Annotated[int, "number of blocks to keep", Bounds(least=1)] = 3
     each: HeurLgTraining = field(default=HeurLgTraining(), metadata=FLAT)
+
+    def adapt(self, ancestries: Sequence[Spec]) -> Self:
+        """Return the settings with learning rates for the width of the ancestry model."""
+        return adapt_rates(self, ancestries, pretrained=["lr"])
 
     def outline(self, ancestries: Sequence[Spec]) -> LearngeneConfig:
         """Return the config with the ancestry model's shape.

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Self
 
 from learngene_zoo.plugin import (
     FLAT,
@@ -33,6 +33,7 @@ from learngene_zoo.plugin import (
     Method,
     ViTSpec,
     WrongCall,
+    adapt_rates,
     details_of,
     once,
 )
@@ -123,6 +124,10 @@ class LetsExtractor(Extractor):
         "heads of the source model (default: half of the ancestry's)",
         Bounds(least=1, most=LIMITS["heads"]),
     ] = None
+
+    def adapt(self, ancestries: Sequence[Spec]) -> Self:
+        """Return the settings with learning rates for the width of the ancestry model."""
+        return adapt_rates(self, ancestries, random=["lr"])
 
     def outline(self, ancestries: Sequence[Spec]) -> LearngeneConfig:
         """Return the config with the auxiliary model's shape.

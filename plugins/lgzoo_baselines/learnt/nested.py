@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Self
 
 from learngene_zoo.plugin import (
     FLAT,
@@ -36,6 +36,7 @@ from learngene_zoo.plugin import (
     Method,
     Segment,
     WrongCall,
+    adapt_rates,
     details_of,
     once,
 )
@@ -78,6 +79,10 @@ class NestedExtractor(Extractor):
     each: NestedSettings = field(default=NestedSettings(), metadata=FLAT)
     teacher: TeacherName = None
     teaching: TeacherTraining = TRAINING
+
+    def adapt(self, ancestries: Sequence[Spec]) -> Self:
+        """Return the settings with learning rates for the width of the ancestry model."""
+        return adapt_rates(self, ancestries, pretrained=["lr"])
 
     def outline(self, ancestries: Sequence[Spec]) -> LearngeneConfig:
         """Return the config with the ancestry model's shape.

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Self
 
 from learngene_zoo.plugin import (
     FLAT,
@@ -31,6 +31,7 @@ from learngene_zoo.plugin import (
     Member,
     Method,
     WrongCall,
+    adapt_rates,
     details_of,
     once,
 )
@@ -162,6 +163,10 @@ class SweetExtractor(Extractor):
     teaching: TeacherTraining = TRAINING
     init: Init = "timm"
     form: TuckerFactorisation = field(default=TuckerFactorisation(), metadata=FLAT)
+
+    def adapt(self, ancestries: Sequence[Spec]) -> Self:
+        """Return the settings with learning rates for the width of the ancestry model."""
+        return adapt_rates(self, ancestries, random=["lr"])
 
     def outline(self, ancestries: Sequence[Spec]) -> LearngeneConfig:
         """Return the config with the auxiliary model's shape, as deep as the ancestry model.

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Self
 
 from learngene_zoo.plugin import (
     FLAT,
@@ -31,6 +31,7 @@ from learngene_zoo.plugin import (
     Member,
     Method,
     WrongCall,
+    adapt_rates,
     details_of,
     once,
 )
@@ -109,6 +110,10 @@ class SwsExtractor(Extractor):
         super().__post_init__()
         if not self.stages:
             raise WrongCall("stages is empty; name the layers of each stage, as 3,3,4,3,3")
+
+    def adapt(self, ancestries: Sequence[Spec]) -> Self:
+        """Return the settings with learning rates for the width of the ancestry model."""
+        return adapt_rates(self, ancestries, random=["lr"])
 
     def outline(self, ancestries: Sequence[Spec]) -> LearngeneConfig:
         """Return the config with the auxiliary model's shape, of as many layers as the stages."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Self
 
 from learngene_zoo.plugin import (
     FLAT,
@@ -24,6 +24,7 @@ from learngene_zoo.plugin import (
     LearngeneConfig,
     Member,
     Method,
+    adapt_rates,
     once,
 )
 from lgzoo_baselines.blocks.block_choice import list_shallower_members
@@ -80,6 +81,10 @@ class TlegExtractor(Extractor):
         "layers of the auxiliary model (default: the ancestry's)",
         Bounds(least=1),
     ] = None
+
+    def adapt(self, ancestries: Sequence[Spec]) -> Self:
+        """Return the settings with learning rates for the width of the ancestry model."""
+        return adapt_rates(self, ancestries, random=["lr"])
 
     def outline(self, ancestries: Sequence[Spec]) -> LearngeneConfig:
         """Return the config with the auxiliary model's shape."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from learngene_zoo.plugin import (
     BadFile,
@@ -28,6 +28,7 @@ from learngene_zoo.plugin import (
     Recipe,
     Target,
     Work,
+    adapt_rates,
     derive_seed,
     once,
 )
@@ -89,6 +90,10 @@ class PretrainFinetuneExtractor(Extractor):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_sizes(self.depths, self.widths)
+
+    def adapt(self, ancestries: Sequence[Spec]) -> Self:
+        """Return the settings with learning rates for the width of the ancestry model."""
+        return adapt_rates(self, ancestries, random=["lr"])
 
     def outline(self, ancestries: Sequence[Spec]) -> LearngeneConfig:
         """Return the config with the largest model's shape. Raises `WrongCall` as `list_specs`."""

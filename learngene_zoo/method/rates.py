@@ -1,0 +1,70 @@
+"""Learning rates that depend on the ancestry model's width.
+
+A rate that trains a small model well destroys the weights of a large pretrained one within a few
+steps. docs/results/finetuning.md has measurements on a real model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from learngene_zoo.families.spec import TextSpec
+from learngene_zoo.settings import settings_of, with_settings
+
+if TYPE_CHECKING:
+    from learngene_zoo.families.spec import Spec
+    from learngene_zoo.method.contract import Extractor
+
+E = TypeVar("E", bound="Extractor")
+
+# The largest width that has the learning rates of presets; benchmarks/archive/finetune_lr.py.
+FULL_RATE = 96
+# Of weights of a wider pretrained model; see benchmarks/finetune_rates.py.
+INHERITED_LR, INHERITED_DECAY = 1e-4, 0.75
+# The same without layer decay; see benchmarks/heal_rates.py.
+FLAT_LR = 5e-5
+
+
+def scale_rate(lr: float, width: int) -> float:
+    """Return a learning rate of models up to width 96 for a width; beyond in inverse proportion.
+
+    Adam's best rate falls about as 1/width (Yang et al. 2022, arXiv:2203.03466, table 3);
+    docs/results/finetuning.md has the measurements.
+    """
+    return float(f"{lr * min(1, FULL_RATE / width):.3g}")
+
+
+def adapt_rates(
+    extractor: E,
+    ancestries: Sequence[Spec],
+    *,
+    random: Sequence[str] = (),
+    pretrained: Sequence[str] = (),
+    teacher: str = "teaching",
+) -> E:
+    """Return an extractor with learning rates for the widest ancestry model.
+
+    Up to width 96 they are not changed.
+
+    Args:
+        extractor: with the settings of a preset.
+        ancestries: the shapes of the ancestry models.
+        random: settings with the rate of a training from random weights, which is scaled with the
+            width (`scale_rate`).
+        pretrained: settings with the rate of a training from the ancestry model's weights, which is
+            at most `FLAT_LR`.
+        teacher: prefix of the settings of a teacher's fine-tuning, if there are any. The rate is at
+            most `INHERITED_LR`, with a layer decay of `INHERITED_DECAY` for models of pictures.
+    """
+    width = max((spec.width for spec in ancestries), default=0)
+    if width <= FULL_RATE:
+        return extractor
+    values = {setting.name: setting.default for setting in settings_of(extractor)}
+    changes = {name: scale_rate(values[name], width) for name in random}
+    changes |= {name: min(values[name], FLAT_LR) for name in pretrained}
+    if (name := f"{teacher}_lr") in values:
+        changes[name] = min(values[name], INHERITED_LR)
+        if not any(isinstance(spec, TextSpec) for spec in ancestries):
+            changes[f"{teacher}_layer_decay"] = INHERITED_DECAY
+    return with_settings(extractor, changes)
