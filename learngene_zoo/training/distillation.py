@@ -441,9 +441,10 @@ def teacher_for(
     """Return the ancestry model with a head for the task, and the metrics of its fine-tuning.
 
     An ancestry model that was trained for the task keeps its head: nothing is computed, and the
-    metrics are empty. Otherwise it gets the head of a ridge regression (`training.heads`), and the
-    whole model is fine-tuned as the part `teacher` of the run. The epoch with the best validation
-    result is kept, and the model before training is one of them.
+    metrics are empty. Otherwise it gets the head of a ridge regression (`training.heads`), unless it
+    has a head of as many classes without names, and the whole model is fine-tuned as the part
+    `teacher` of the run. The epoch with the best validation result is kept; the model before
+    training competes as epoch 0.
 
     Args:
         ancestry: the ancestry model.
@@ -461,15 +462,20 @@ def teacher_for(
         return replace(model, task=task.name), {}
     part = run.part("teacher")
     start = model.for_task(task.name, task.class_names, seed=part.seed, dense=task.dense)
-    tuned = once(part, "distillation.tuned_teacher", _tune_teacher, recipe, (start, task))
+    has_head = not ancestry.class_names and start.spec == model.spec
+    inputs = (start, task, has_head)
+    tuned = once(part, "distillation.tuned_teacher", _tune_teacher, recipe, inputs)
     return start.with_state(dict(tuned.state)), dict(tuned.record)
 
 
 def _tune_teacher(
-    recipe: Recipe, start: Descendant, task: Task, run: Run
+    recipe: Recipe, start: Descendant, task: Task, has_head: bool, run: Run
 ) -> tuple[StateDict, dict[str, Any]]:
-    """Fine-tune a teacher from the head of a ridge regression; return its tensors and metrics."""
-    start, head = initialise_head(start, ensure_validation(task), recipe, run)
-    start = replace(start, provenance={**start.provenance, "head": head})
+    """Fine-tune a teacher, with a ridge regression as its head if it has none; return its tensors
+    and metrics.
+    """
+    if not has_head:
+        start, head = initialise_head(start, ensure_validation(task), recipe, run)
+        start = replace(start, provenance={**start.provenance, "head": head})
     tuned = tune(start, task, recipe, run, is_tested=False)
-    return tuned.state, {"head": head, **dict(tuned.provenance["metrics"])}
+    return tuned.state, dict(tuned.provenance["metrics"])

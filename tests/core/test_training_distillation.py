@@ -253,15 +253,20 @@ def test_one_of_another_task_is_fine_tuned_whole_once(
 ) -> None:
     ancestry, run = tiny_ancestry(), Run(folder=tmp_path / "run", resume=True)
     before = {name: tensor.clone() for name, tensor in ancestry.state.items()}
-    teacher, record = teacher_for(ancestry, tiny_task(), BRIEF, run)
+    recipe = replace(BRIEF, lr=1e-5)
+    teacher, record = teacher_for(ancestry, tiny_task(), recipe, run)
     assert record["training_images"] == 16
+    assert record["kept_epoch"] == 1
+    assert "test_accuracy" not in record
     assert teacher.spec == ancestry.spec.with_(classes=3)
     assert not torch.equal(
         teacher.state["blocks.0.mlp.fc1.weight"], before["blocks.0.mlp.fc1.weight"]
     )
     assert all(torch.equal(ancestry.state[name], before[name]) for name in before)
-    monkeypatch.setattr(distillation, "fit", lambda *args: pytest.fail("it is trained already"))
-    again, metrics = teacher_for(ancestry, tiny_task(), BRIEF, run)
+    monkeypatch.setattr(
+        distillation, "tune", lambda *args, **settings: pytest.fail("it is trained already")
+    )
+    again, metrics = teacher_for(ancestry, tiny_task(), recipe, run)
     assert metrics == record
     assert all(torch.equal(again.state[name], teacher.state[name]) for name in teacher.state)
 
@@ -269,13 +274,13 @@ def test_one_of_another_task_is_fine_tuned_whole_once(
 def test_runs_that_share_parts_train_one_teacher_for_each_recipe(tmp_path: Path) -> None:
     trained: list[Run] = []
 
-    def counted(*args: object) -> object:
-        trained.append(args[-1])  # type: ignore[arg-type]
-        return original(*args)  # type: ignore[arg-type]
+    def counted(*args: Any, **settings: Any) -> object:
+        trained.append(args[-1])
+        return original(*args, **settings)
 
-    original = distillation.fit
+    original = distillation.tune
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(distillation, "fit", counted)
+        patch.setattr(distillation, "tune", counted)
         first, second = (Run(folder=tmp_path / name, shared=tmp_path / "shared") for name in "ab")
         teachers = [
             teacher_for(tiny_ancestry(), tiny_task(), BRIEF, run)[0] for run in (first, second)
@@ -286,6 +291,20 @@ def test_runs_that_share_parts_train_one_teacher_for_each_recipe(tmp_path: Path)
         teacher_for(tiny_ancestry(), tiny_task(), replace(BRIEF, lr=1e-2), second)
         teacher_for(tiny_ancestry(), tiny_task(), BRIEF, replace(second, seed=1))
     assert len(trained) == 4
+
+
+def test_it_starts_from_a_ridge_regression_and_is_never_worse_than_that() -> None:
+    """At a rate that destroys the weights, the model before training is kept."""
+    (start, _), (kept, record) = (
+        teacher_for(tiny_ancestry(), tiny_task(), replace(BRIEF, epochs=epochs, lr=lr), Run())
+        for epochs, lr in ((0, 1e-3), (2, 10.0))
+    )
+    assert start.state["head.weight"].std() > 0.05  # timm's random heads have 0.01
+    assert record["kept_epoch"] == 0
+    names = [name for name in start.state if not name.startswith("head.")]
+    assert all(torch.equal(kept.state[name], start.state[name]) for name in names)
+    # The head of a model that was not trained has the calibrated scale for either rate.
+    torch.testing.assert_close(kept.state["head.weight"], start.state["head.weight"])
 
 
 def test_without_epochs_it_is_the_ancestry_with_the_head_that_fits() -> None:
