@@ -19,7 +19,7 @@ from learngene_zoo.cli.options import (
 )
 from learngene_zoo.cli.sections import SettingsCommand
 from learngene_zoo.families.spec import LIMITS, Pool
-from learngene_zoo.method.contract import Method, family
+from learngene_zoo.method.contract import PAPER, Extractor, Method, family
 from learngene_zoo.method.sizes import Target
 from learngene_zoo.text import shell_word
 
@@ -37,6 +37,11 @@ def preset_option(method: Method) -> click.Option:
     """Return `--preset`; the lifecycle refuses unknown names and suggests the nearest one."""
     names = ", ".join(method.presets)
     help_text = f"Preset for the settings that are not given: {names}."
+    if type(method.extractor).adapt is not Extractor.adapt:
+        help_text += (
+            f"  Learning rates, except those of {PAPER}, are lower for ancestry models wider than "
+            f"{lifecycle.FULL_RATE}."
+        )
     complete = click.Choice(list(method.presets)).shell_complete
     return click.Option(["--preset"], help=help_text, show_default="mini", shell_complete=complete)
 

@@ -46,6 +46,7 @@ from learngene_zoo.method.contract import (
     method_of,
     report_failure,
 )
+from learngene_zoo.method.rates import describe_changes
 from learngene_zoo.method.sizes import (
     Budget,
     Member,
@@ -54,6 +55,7 @@ from learngene_zoo.method.sizes import (
 )
 from learngene_zoo.pretrained.sources import check_source
 from learngene_zoo.runs.folder import check_start, produce
+from learngene_zoo.runs.progress import say
 from learngene_zoo.runs.run import Run, is_first
 from learngene_zoo.settings import merge_synonyms, settings_of, to_json, with_settings
 from learngene_zoo.tasks.catalogue import find_entry, locate_task, open_task, say_notes, tasks_named
@@ -227,8 +229,12 @@ def extract(
         **({"purpose": to_json(purpose)} if purpose else {}),
     }
 
+    adapted = describe_changes(method.preset(preset), extractor, typed) if given is None else ""
+
     def make(run: Run) -> Learngene:
         say_notes(opened_tasks, run)
+        if adapted:
+            say(run, adapted)
         with report_failure(name):
             learngene = check_returned(extractor, Learngene, extractor(opened, data, run))
             check_learngene(name, learngene)

@@ -6,7 +6,7 @@ steps. docs/results/finetuning.md has measurements on a real model.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from learngene_zoo.families.spec import TextSpec
@@ -68,3 +68,20 @@ def adapt_rates(
         if not any(isinstance(spec, TextSpec) for spec in ancestries):
             changes[f"{teacher}_layer_decay"] = INHERITED_DECAY
     return with_settings(extractor, changes)
+
+
+def describe_changes(preset: Extractor, extractor: Extractor, named: Collection[str]) -> str:
+    """Describe which settings of a preset were changed for the ancestry models, "" if none was.
+
+    Args:
+        preset: the extractor with the settings of the preset.
+        extractor: the same after `Extractor.adapt`, with those that the user names.
+        named: the names of these.
+    """
+    before = {setting.name: setting.default for setting in settings_of(preset)}
+    changes = [
+        f"{setting.name.replace('_', ' ')} {setting.default} instead of {before[setting.name]}"
+        for setting in settings_of(extractor)
+        if setting.name not in named and setting.default != before[setting.name]
+    ]
+    return f"for this ancestry model: {', '.join(changes)}" if changes else ""

@@ -441,8 +441,8 @@ def teacher_for(
     """Return the ancestry model with a head for the task, and the metrics of its fine-tuning.
 
     An ancestry model that was trained for the task keeps its head: nothing is computed, and the
-    metrics are empty. Otherwise it gets the head of a ridge regression (`training.heads`), unless it
-    has a head of as many classes without names, and the whole model is fine-tuned as the part
+    metrics are empty. Otherwise it gets the head of a ridge regression (`training.heads`), unless
+    it has one of as many classes without names, and the whole model is fine-tuned as the part
     `teacher` of the run. The epoch with the best validation result is kept; the model before
     training competes as epoch 0.
 

@@ -114,7 +114,7 @@ class Watch:
         self.history = [Epoch(epoch=0, step=0, loss=None, value=result.value, others=result.others)]
         self.images = result.images
         self.state = self._first if self.keep == "best" else None
-        say(self.run, f"epoch 0 of {epochs}, before training: {result.text}")
+        say(self.run, f"{self._label}epoch 0 of {epochs}, before training: {result.text}")
 
     def end_step(self, step: Step, model: nn.Module, measure: Measure, epochs: int) -> bool:
         """Validate the model if the step ends an epoch, and return whether to stop the training.
@@ -154,7 +154,7 @@ class Watch:
         others = {f"{OTHER}{name}": value for name, value in result.others.items()}
         step.report({VALUE: result.value, "epoch_loss": loss, **others})
         seconds = time.monotonic() - self._began
-        line = f"epoch {epoch.epoch} of {epochs}: loss {loss:.4f}, {result.text}"
+        line = f"{self._label}epoch {epoch.epoch} of {epochs}: loss {loss:.4f}, {result.text}"
         say(self.run, f"{line}, {human_seconds(seconds)}")
         self._losses, self._began = [], time.monotonic()
         stop = self._is_exhausted()
@@ -174,6 +174,11 @@ class Watch:
         if self.state is not None:
             model.load_state_dict(dict(self.state))
         model.eval()
+
+    @property
+    def _label(self) -> str:
+        """The start of a line: the name of the part of a run, "" for the whole run."""
+        return f"{self.run.name}: " if self.run.name else ""
 
     def keeps_start(self) -> bool:
         """Return whether the weights that are kept are those before training."""
