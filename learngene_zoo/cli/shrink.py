@@ -192,6 +192,6 @@ command = SettingsCommand(
             without=(*lifecycle.AUTO_SETTINGS, *LEFT_OUT),
             defaults={"layer_decay": DECAY},
         ),
-        *job_options("shrunk", without=("tracker", "precision")),
+        *job_options("shrunk", without=("tracker",)),
     ],
 )

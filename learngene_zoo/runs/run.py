@@ -343,6 +343,21 @@ def open_accelerator(run: Run, device: torch.device, unused: bool = False) -> Ac
     return accelerator
 
 
+def has_bf16(run: Run) -> bool:
+    """Return whether the run's device has instructions for bfloat16, as far as torch knows.
+
+    Others emulate it, slowly.
+    """
+    import torch
+
+    if run.device_name.startswith("cuda"):
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    # torch 2.10 or later, of a processor
+    find: Any = getattr(torch.cpu, "get_capabilities", dict)
+    names = [name for name, is_there in find().items() if is_there is True]
+    return run.device_name == "cpu" and any("bf16" in name for name in names)
+
+
 def _check_precision(run: Run, device: torch.device) -> None:
     from torch import cuda
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from learngene_zoo.cli.main import main
 from learngene_zoo.errors import BadData
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.lifecycle.shrinking import building, estimate, steps
+from learngene_zoo.runs.run import Run
 from learngene_zoo.text import human_count
 
 SPEC = ViTSpec(layers=3, width=32, heads=2, classes=3, image_size=16, patch_size=8)
@@ -163,6 +165,35 @@ def test_a_long_call_states_its_time_and_a_smaller_image_size(
     assert " candidates: " in find_line(1e12)
     monkeypatch.setattr(estimate, "MAX_FLOPS", 0.0)
     assert find_line(1e4) == advice
+
+
+@pytest.mark.parametrize(
+    ("has_bf16", "speedup", "words", "is_advised"),
+    [
+        (True, 1.84, (), True),
+        (True, 1.2, (), False),
+        (False, 1.84, (), False),
+        (True, 1.84, ("--precision", "bf16"), False),
+    ],
+)
+def test_bfloat16_is_advised_where_it_is_measured_to_be_faster(
+    monkeypatch: pytest.MonkeyPatch,
+    has_bf16: bool,
+    speedup: float,
+    words: Sequence[str],
+    is_advised: bool,
+) -> None:
+    def measure(*given: Any) -> float:
+        run = next(value for value in given if isinstance(value, Run))
+        return 1e4 * (speedup if run.precision == "bf16" else 1.0)
+
+    monkeypatch.setattr(estimate, "SLOWEST", 0.0)
+    monkeypatch.setattr(estimate, "has_bf16", lambda run: has_bf16)
+    monkeypatch.setattr(estimate, "_measure_rate", measure)
+    result = call("--max-params", "25K", "--candidates", "3", "--plan", "--json", *words)
+    assert result.exit_code == 0, result.stderr
+    advice = "--precision bf16 computes about 1.8 times as fast here"
+    assert (advice in result.stderr) == is_advised
 
 
 def test_the_plan_of_a_long_call_advises_a_smaller_image_size(

@@ -277,7 +277,8 @@ def test_a_learning_rate_that_nobody_names_is_that_of_the_width(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("learngene_zoo.lifecycle.opening.open_task", lambda name, **_: TASK)
-    monkeypatch.setattr("learngene_zoo.lifecycle.rates.FULL_RATE", 4)
+    for module in ("lifecycle", "method"):
+        monkeypatch.setattr(f"learngene_zoo.{module}.rates.FULL_RATE", 4)
     wider_first = START.spec.with_(layers=3, front=(Segment(layers=1, width=16, heads=2),))
     assert (START.width, assemble(wider_first, {}, seed=0).width) == (8, 16)
 

@@ -141,9 +141,9 @@ def test_a_claim_runs_through_to_its_verdict_and_shares_what_it_can(
     assert finding.units == 7
     assert any(note.startswith("ahead at ") and "low 3, high 3" in note for note in verdict.notes)
     parts = (
-        1 + 2 + 2 + 3
-        # the teacher, as the toy's task is not the ancestry's own; auxiliary models of two kinds;
-        # three pools
+        2 + 2 + 2 + 3
+        # the teacher and its head, as the toy's task is not the ancestry's own; auxiliary models of
+        # two kinds; three pools
     )
     assert len(list((tmp_path / PARTS).glob("*/done"))) == parts
     cost = {cell.arm.name: read_cost(cell.extraction, tmp_path) for cell in cells_of(claim)}

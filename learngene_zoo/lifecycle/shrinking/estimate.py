@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from learngene_zoo.errors import WrongCall
@@ -16,7 +17,7 @@ from learngene_zoo.lifecycle.rates import FINETUNE
 from learngene_zoo.lifecycle.shrinking.candidates import ShrinkCandidate
 from learngene_zoo.lifecycle.shrinking.request import ShrinkRequest
 from learngene_zoo.method.contract import METHODS
-from learngene_zoo.runs.run import Run
+from learngene_zoo.runs.run import Run, has_bf16
 from learngene_zoo.settings import settings_of, with_settings
 from learngene_zoo.text import human_seconds
 from learngene_zoo.training.healing.settings import HEALING, MAX_HELD_OUT, MAX_PROBED
@@ -35,6 +36,7 @@ LONG = 600.0  # seconds from which on a call states its estimate when it starts
 # a model of which one layer takes more than `MAX_FLOPS` for a batch (about half a second).
 SLOWEST, MAX_FLOPS = 1e9, 1.5e10
 ADVISED_PIXELS = 224  # largest image size that is advised
+MIN_SPEEDUP = 1.3  # of bfloat16 that is advised
 
 
 def estimate_seconds(
@@ -64,8 +66,30 @@ def describe_long_call(
         return advise_image_size(request)
     if seconds <= LONG:
         return ""
-    advice = advise_image_size(request)
-    return f"about {human_seconds(seconds)} in all{f'; {advice}' if advice else ''}"
+    return "; ".join(
+        [f"about {human_seconds(seconds)} in all", *list_advice(request, candidates, run)]
+    )
+
+
+def list_advice(
+    request: ShrinkRequest, candidates: Sequence[ShrinkCandidate], run: Run
+) -> list[str]:
+    """Return what makes a long call shorter: a smaller image size, bfloat16."""
+    advice = (advise_image_size(request), _advise_precision(request, candidates, run))
+    return [text for text in advice if text]
+
+
+def _advise_precision(
+    request: ShrinkRequest, candidates: Sequence[ShrinkCandidate], run: Run
+) -> str:
+    """Return advice on bfloat16 if this device computes in it much faster, measured on a layer."""
+    if run.precision != "fp32" or not has_bf16(run):
+        return ""
+    faster = replace(run, precision="bf16")
+    single, half = (_estimate_quickly(request, candidates, each) for each in (run, faster))
+    if not single or not half or single < MIN_SPEEDUP * half:
+        return ""
+    return f"--precision bf16 computes about {single / half:.1f} times as fast here"
 
 
 def advise_image_size(request: ShrinkRequest) -> str:
@@ -212,11 +236,12 @@ def _measure_rate(
     from learngene_zoo.families.forward import compute_logits
     from learngene_zoo.families.tensors import example_inputs
     from learngene_zoo.runs.run import open_device
+    from learngene_zoo.training.evaluate import evaluation_mode
 
     device = open_device(run)
     model = model.to(device)
     images = example_inputs(spec, _choose_batch(spec), device)
-    with torch.inference_mode():
+    with evaluation_mode(model, device, run):
         compute_logits(model, images)
         start, passes = time.perf_counter(), 0
         while time.perf_counter() - start < seconds:

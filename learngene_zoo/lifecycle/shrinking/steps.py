@@ -35,9 +35,9 @@ from learngene_zoo.lifecycle.shrinking.building import (
 from learngene_zoo.lifecycle.shrinking.candidates import ShrinkCandidate
 from learngene_zoo.lifecycle.shrinking.estimate import (
     LONG,
-    advise_image_size,
     describe_long_call,
     estimate_seconds,
+    list_advice,
 )
 from learngene_zoo.lifecycle.shrinking.finishing import choose_winner, finish_candidates
 from learngene_zoo.lifecycle.shrinking.report import write_report
@@ -188,9 +188,9 @@ def plan_shrink(
     say_notes([request.task or request.images], run)
     candidates = choose_within_budget(request.offers, request.budget, config, run)
     seconds = estimate_seconds(request, candidates, run)
-    advice = advise_image_size(request)
-    if seconds > LONG and advice:
-        say(run, advice)
+    if seconds > LONG:
+        for advice in list_advice(request, candidates, run):
+            say(run, advice)
     return candidates, seconds
 
 
