@@ -32,6 +32,7 @@ from learngene_zoo.atomic import check_file, claim, digest_of, new_file, resolve
 from learngene_zoo.errors import BadPlugin, Refused, WrongCall, unknown
 from learngene_zoo.families.family import Convention
 from learngene_zoo.families.spec import TextSpec
+from learngene_zoo.lifecycle.training_warnings import list_extraction_warnings, warn
 from learngene_zoo.method.contract import (
     METHODS,
     Expander,
@@ -267,6 +268,8 @@ def extract(
         force=force,
         data=stamps,
     )
+    for text in list_extraction_warnings(learngene):
+        warn(text)
     return remember(learngene, origins, load_learngene, out) if origins else learngene
 
 

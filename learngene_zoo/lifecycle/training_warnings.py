@@ -10,11 +10,14 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from learngene_zoo.errors import TrainingWarning
 from learngene_zoo.families.spec import TextSpec
 from learngene_zoo.runs.run import is_first
+
+if TYPE_CHECKING:
+    from learngene_zoo.artifacts.learngene import Learngene
 
 MIN_VALIDATION = 30  # fewer compare epochs too coarsely to be used without a note
 PACKAGE = f"{Path(__file__).resolve().parents[1]}/"
@@ -28,6 +31,24 @@ def warn_of_training(model: Any) -> None:
         warn(str(metrics["warning"]))
     elif few and kept is not None:
         warn(f"epoch {kept} of {metrics['epochs']} is kept, by {few}")
+
+
+def list_extraction_warnings(learngene: Learngene) -> list[str]:
+    """Return the warnings of the trainings in an extraction, each with the name of its training."""
+    return [
+        f"{', '.join([learngene.config.method, *names])}: {text}"
+        for names, text in _find_warnings(learngene.config.metrics)
+    ]
+
+
+def _find_warnings(record: Any, *names: str) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield the warnings in nested records, with the keys of the records that have them."""
+    if not isinstance(record, Mapping):
+        return
+    if text := record.get("warning"):
+        yield names, str(text)
+    for name, inner in record.items():
+        yield from _find_warnings(inner, *names, name)
 
 
 def warn(text: str) -> None:

@@ -1,9 +1,11 @@
 """Train all weights of a model on a task: fine-tuning, pretraining and training from scratch."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from torch import nn
@@ -21,6 +23,10 @@ from learngene_zoo.tasks.task import Task
 from learngene_zoo.training.evaluate import evaluate
 from learngene_zoo.training.loop import Step, train
 from learngene_zoo.training.objectives import CLASS_LOSS, objective_for, training_images
+
+if TYPE_CHECKING:
+    from learngene_zoo.families.spec import InputFormat
+    from learngene_zoo.families.text_format import TextFormat
 
 M = TypeVar("M", bound=Descendant | TimmModel)
 MIN_STEPS = 50  # before this step even a good training may be at chance level
@@ -59,7 +65,7 @@ def fit(
             watch(model)
     metrics = {
         "task": task.name,
-        **(_measure_validation(model, start, task, recipe, run) if judge else {}),
+        **(measure_validation(model, task, start.input_format, recipe, run) if judge else {}),
         "training_images": loader.images,
         "epochs": recipe.epochs,
     }
@@ -150,14 +156,24 @@ def describe_chance(value: float, task: Task, recipe: Recipe) -> str:
     )
 
 
-def _measure_validation(
-    model: nn.Module, start: Descendant | TimmModel, task: Task, recipe: Recipe, run: Run
+def measure_validation(
+    model: nn.Module, task: Task, input_format: InputFormat | TextFormat, recipe: Recipe, run: Run
 ) -> dict[str, Json]:
-    validation = evaluate(model, task, "validation", start.input_format, run)
-    metrics: dict[str, Json] = {f"validation_{validation.metric}": validation.value}
+    """Return the record of a trained model's result on validation samples.
+
+    It has a `warning` if the result is no better than a constant answer's.
+
+    Args:
+        model: the trained module.
+        task: the task.
+        input_format: the images or texts that the model takes.
+        recipe: the recipe of the training.
+        run: the run.
+    """
+    validation = evaluate(model, task, "validation", input_format, run)
     warning = describe_chance(validation.value, task, recipe) if recipe.epochs else ""
     return {
-        **metrics,
+        f"validation_{validation.metric}": validation.value,
         "validation_images": validation.images,
         **({"at_chance": True, "warning": warning} if warning else {}),
     }

@@ -40,7 +40,7 @@ def distil(
         Teacher,
         assemble,
         derive_seed,
-        evaluate,
+        measure_validation,
         objective_for,
         open_device,
         state_of,
@@ -67,8 +67,7 @@ def distil(
     for _ in train(objective, batches, settings.training, run, label=label):
         pass
 
-    result = evaluate(model, images.task, "validation", images.input_format, run)
-    record = {f"validation_{result.metric}": result.value, "validation_images": result.images}
+    record = measure_validation(model, images.task, images.input_format, settings.training, run)
     state = {
         f"{kind}.{name}": tensor
         for kind, module in modules.items()

@@ -15,10 +15,12 @@ from click.testing import CliRunner
 
 import learngene_zoo as lg
 from learngene_zoo.artifacts.descendant import Descendant, assemble, load_descendant
+from learngene_zoo.artifacts.learngene import Learngene
+from learngene_zoo.artifacts.records import LearngeneConfig
 from learngene_zoo.cli.main import main
 from learngene_zoo.errors import TrainingFailed
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.lifecycle.training_warnings import warn_of_training
+from learngene_zoo.lifecycle.training_warnings import list_extraction_warnings, warn_of_training
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
 from learngene_zoo.testing import tiny_task
@@ -295,3 +297,23 @@ def test_few_validation_images_are_named() -> None:
         warn_of_training(
             replace(START, provenance={"metrics": {**metrics, "validation_images": 30}})
         )
+
+
+def test_an_extraction_names_its_trainings_that_learnt_nothing() -> None:
+    metrics = {
+        "warning": "first",
+        "teacher": {"validation_accuracy": 0.5},
+        "sizes": {"layers-1": {"at_chance": True, "warning": "second"}},
+    }
+    config = LearngeneConfig(spec=START.spec, method="toy", metrics=metrics)
+    texts = list_extraction_warnings(Learngene(config=config, state={}))
+    assert texts == ["toy: first", "toy, sizes, layers-1: second"]
+
+
+def test_the_extract_command_prints_them(tmp_path: Path) -> None:
+    words = ["--preset", "smoke", "--depths", "1", "--task", "digits", "--teaching-epochs", "0"]
+    out = ["-o", str(tmp_path / "out"), "--threads", "1"]
+    result = CliRunner().invoke(main, ["extract", "distillation", *words, "--lr", "1", *out])
+    assert result.exit_code == 0, result.stderr
+    start = "warning: distillation, layers-1: the model is no better than a constant answer"
+    assert sum(line.startswith(start) for line in result.stderr.splitlines()) == 1

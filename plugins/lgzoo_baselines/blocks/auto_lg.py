@@ -190,7 +190,7 @@ def train_and_compare(
     """
     from learngene_zoo.plugin import (
         Teacher,
-        evaluate,
+        measure_validation,
         objective_for,
         open_device,
         sample_images,
@@ -222,10 +222,8 @@ def train_and_compare(
     resemblance_LM = (
         meta.average_shares(batches) if is_meta else compute_cka(model, teacher, batches)
     )
-    result = evaluate(model, task, "validation", images, run)
     return {}, {
-        f"validation_{result.metric}": result.value,
-        "validation_images": result.images,
+        **measure_validation(model, task, images, recipe, run),
         "training_images": loader.images,
         "scores": resemblance_LM.mean(dim=1).tolist(),
         "resemblance": resemblance_LM.tolist(),

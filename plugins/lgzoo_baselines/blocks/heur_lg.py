@@ -140,7 +140,7 @@ def train_and_count_gradients(
     import torch
 
     from learngene_zoo.plugin import (
-        evaluate,
+        measure_validation,
         objective_for,
         state_of,
         train,
@@ -156,10 +156,8 @@ def train_and_count_gradients(
     for step in train(objective, loader, recipe, run, label=f"watching {task.name}"):
         shares_B = count_gradients(model, settings.eps) / loader.steps
         objective.get_buffer("shares")[step.epoch] += shares_B
-    result = evaluate(model, task, "validation", start.input_format, run)
     return without_head(state_of(model), start.spec), {
-        f"validation_{result.metric}": result.value,
-        "validation_images": result.images,
+        **measure_validation(model, task, start.input_format, recipe, run),
         "training_images": loader.images,
         "shares": objective.get_buffer("shares").tolist(),
     }

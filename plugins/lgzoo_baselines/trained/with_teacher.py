@@ -111,8 +111,8 @@ def train_with_teacher(
     """
     from learngene_zoo.plugin import (
         Distilled,
-        evaluate,
         guide,
+        measure_validation,
         objective_for,
         state_of,
         train,
@@ -127,11 +127,7 @@ def train_with_teacher(
     loader = training_images(task, images, recipe, run)
     for _ in train(objective, loader, recipe, run, label=label):
         pass
-    validation = evaluate(model, task, "validation", images, run)
-    metrics = {
-        f"validation_{validation.metric}": validation.value,
-        "validation_images": validation.images,
-    }
+    metrics = measure_validation(model, task, images, recipe, run)
     return state_of(model), {**metrics, "training_images": loader.images}
 
 
