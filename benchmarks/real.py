@@ -109,8 +109,8 @@ class Job:
             settings={method.name: settings},
             ancestries=[self.source],
             tasks=args.seen.split(","),
+            image_size=self.spec.image_size,
         )
-        arms = [replace(arm, image_size=self.spec.image_size) for arm in arms]
         depths = sorted({member.spec.layers for member in family(arms[0], self.run.offline)})
         grid_cells = cells(
             args.task.split(","),

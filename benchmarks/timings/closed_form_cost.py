@@ -30,6 +30,7 @@ from PIL import Image
 
 import learngene_zoo as lg
 from learngene_zoo.runs.run import Run
+from pages import DOCS, replace_between
 from timings.case import Case, Row, run_part
 
 ARCHITECTURE, SIDE = "deit_base_patch16_224", 224
@@ -162,10 +163,37 @@ def name_suffix(args: Namespace) -> str:
     return ("_dinov2" if args.ancestry else "") + ("_bf16" if args.precision == "bf16" else "")
 
 
+def write_page(numbers: Row) -> None:
+    """Write the table of the rows of single precision to docs/results/speed.md."""
+    if numbers["precision"] != "fp32":
+        return
+    lines = [
+        "| step | seconds | of the processor | peak memory (MiB) |",
+        "|---|---:|---:|---:|",
+        *(
+            f"| {describe_step(row['step'])} | {row['wall_s']:.0f} | {row['cpu_s']:.0f} | "
+            f"{row['peak_mb']:,} |"
+            for row in numbers["rows"]
+        ),
+    ]
+    name = "dinov2" if "ancestry" in numbers else "deit-b"
+    replace_between(DOCS / "results" / "speed.md", f"closed-form-{name}", "\n".join(lines))
+
+
+def describe_step(name: str) -> str:
+    """Return the words of a step in the table."""
+    if name == "extract":
+        return "extraction, streams kept"
+    size = name.removesuffix(ANEW).replace("x", " x ")
+    streams = "streams recorded anew" if name.endswith(ANEW) else "from kept streams"
+    return f"expansion to {size}, {streams}"
+
+
 CASE = Case(
     measure=measure,
     summarise=summarise,
     add_options=add_options,
     measure_part=measure_step,
     name_suffix=name_suffix,
+    write_page=write_page,
 )

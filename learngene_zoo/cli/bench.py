@@ -23,7 +23,7 @@ from learngene_zoo.cli.bench_options import (
 )
 from learngene_zoo.cli.job import Job, job_of, print_lines, print_rows, print_table
 from learngene_zoo.cli.job import say as say_now
-from learngene_zoo.cli.options import check_tasks
+from learngene_zoo.cli.options import check_tasks, list_typed
 from learngene_zoo.cli.sections import RunningOption, SettingsCommand
 from learngene_zoo.errors import BadFile, TrainingFailed, WrongCall
 from learngene_zoo.pretrained.sources import check_source
@@ -68,8 +68,13 @@ def _measure(
     suites: Sequence[str], options: dict[str, Any], job: Job, executor: Callable[..., Executor]
 ) -> None:
     """Run the grid that the command line describes."""
+    from learngene_zoo.bench.grid.grid import RECIPE
     from learngene_zoo.bench.grid.search import choose
-    from learngene_zoo.bench.grid.tuning import describe_tuning, with_choices
+    from learngene_zoo.bench.grid.tuning import (
+        describe_tuning,
+        with_choices,
+        with_default_rates,
+    )
     from learngene_zoo.bench.report.cost_curve import cost_cells
     from learngene_zoo.bench.report.report import note_grid
     from learngene_zoo.bench.running.runner import run_grid
@@ -94,6 +99,8 @@ def _measure(
             return rows
 
         choices = choose(tuning.space, tuning.cell_of, measure)
+    if tuning.small and not choices and "lr" not in list_typed(RECIPE):
+        cells = with_default_rates(cells, job.run.offline)
     cells = with_choices(cells, tuning.default_choices if tuning.space.size == 1 else choices)
 
     def begin() -> None:

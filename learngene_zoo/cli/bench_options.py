@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from learngene_zoo.bench.grid.grid import AUGMENTS, BUDGETS, RATES, RECIPE
-from learngene_zoo.cli.extract import ancestry_option
+from learngene_zoo.cli.extract import ancestry_option, image_size_option
 from learngene_zoo.cli.job import Job, WholeNumber, job_options, note
 from learngene_zoo.cli.options import (
     complete_tasks,
@@ -101,6 +101,7 @@ def build_cells(suites: Sequence[str], options: dict[str, Any], job: Job) -> lis
         ancestries=options["ancestry"],
         tasks=tasks_named(split_words(options["extract_task"])),
         leave_out=options["leave_out"],
+        image_size=options["image_size"],
     )
     seeds = budget.seeds if options["seeds"] is None else options["seeds"]
     return cells(
@@ -264,6 +265,7 @@ def grid_options() -> list[click.Option]:
             "features, or random.",
         ),
         ancestry_option(),
+        image_size_option(),
     ]
 
 

@@ -26,9 +26,13 @@ from learngene_zoo.bench.grid.tuning import (
     explain_untuned,
     find_small,
     with_choices,
+    with_default_rates,
 )
 from learngene_zoo.errors import TrainingFailed, WrongCall
+from learngene_zoo.lifecycle.rates import rate_for
+from learngene_zoo.method.rates import FLAT_LR
 from learngene_zoo.settings import Recipe
+from learngene_zoo.testing import tiny_ancestry
 
 SPACE = Space(
     arms=("a", "b"),
@@ -305,6 +309,33 @@ def test_nothing_is_chosen_on_a_task_with_few_validation_images() -> None:
         "No arm was tuned: learning rate 0.001, augmentation none for all. few has 99 validation"
         " images; choosing a rate pays from 100 on (--tune chooses all the same)."
     ]
+
+
+def test_untuned_arms_of_a_wide_ancestry_model_have_the_rates_of_fine_tuning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Inherited weights the low one, controls and scratch that of random weights of this width."""
+    widths = {"wide": 384, "small": 96}
+    monkeypatch.setattr(
+        "learngene_zoo.bench.grid.tuning.ancestry_spec",
+        lambda name, offline: tiny_ancestry(width=widths[name]).spec,
+    )
+    arms = standard_arms(["first_k"], ancestries=["wide"])
+    cells = [replace(toy_cell("a", "few"), arm=arm) for arm in arms]
+    rates = {cell.arm.name: cell.recipe.lr for cell in with_default_rates(cells)}
+    assert rates.pop("first_k") == FLAT_LR
+    assert rates.keys() == {arm.name for arm in arms[1:]}
+    assert set(rates.values()) == {rate_for(384)}
+    line = explain_untuned(with_default_rates(cells))
+    assert line.startswith(
+        "No arm was tuned: learning rate 5e-05, augmentation none for first_k and"
+    )
+    assert line.endswith("stem_fan_in, scratch timm, scratch fan_in.")
+    narrow = [
+        replace(toy_cell("a", "few"), arm=arm)
+        for arm in standard_arms(["first_k"], ancestries=["small"])
+    ]
+    assert with_default_rates(narrow) == narrow
 
 
 def test_the_threshold_is_the_measured_one(checkout: Path) -> None:

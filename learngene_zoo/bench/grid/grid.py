@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import Literal
+from typing import Any, Literal
 
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.records import CONTROLS, is_own_data
@@ -73,6 +73,7 @@ def standard_arms(
     ancestries: Sequence[str] = (),
     tasks: Sequence[str] = (),
     leave_out: bool = False,
+    image_size: int | None = None,
 ) -> list[Arm]:
     """Return every method with its controls, and the two scratch arms.
 
@@ -87,6 +88,7 @@ def standard_arms(
         tasks: the tasks of extractions over several tasks; a single one is also that of extractions
             over one task.
         leave_out: whether the cell's own task is hidden from extractions over several tasks.
+        image_size: of the ancestry models and of descendants. None: their own.
 
     Raises:
         WrongCall: a method is unknown, or is an arm of every grid.
@@ -107,6 +109,7 @@ def standard_arms(
             preset=preset or "mini",
             settings=changed,
             ancestries=tuple(ancestries),
+            image_size=image_size,
         )
         method = METHODS.load(name)
         if base.extractor.needs_tasks() and method.tasks == "many":
@@ -120,7 +123,8 @@ def standard_arms(
         ]
     if not arms:
         raise WrongCall("a grid needs at least one method, as --method lsamd")
-    return [*arms, *(replace(arm, ancestries=tuple(ancestries)[:1]) for arm in SCRATCH)]
+    size: dict[str, Any] = {"ancestries": tuple(ancestries)[:1], "image_size": image_size}
+    return [*arms, *(replace(arm, **size) for arm in SCRATCH)]
 
 
 def cells(

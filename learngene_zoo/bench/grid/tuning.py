@@ -8,6 +8,10 @@ from dataclasses import dataclass, field, replace
 from learngene_zoo.bench.grid.cell import Cell
 from learngene_zoo.bench.grid.search import Augment, Choice, Space, Trial
 from learngene_zoo.errors import WrongCall
+from learngene_zoo.lifecycle.rates import rate_for
+from learngene_zoo.method.contract import METHODS
+from learngene_zoo.method.rates import FLAT_LR, FULL_RATE
+from learngene_zoo.pretrained.ancestry import ancestry_spec
 from learngene_zoo.text import count_noun
 
 TUNING_SEED = 1000  # far from those of a grid itself
@@ -110,6 +114,27 @@ def with_choices(cells: Iterable[Cell], choices: Mapping[str, Choice]) -> list[C
     return tuned
 
 
+def with_default_rates(cells: Sequence[Cell], offline: bool = False) -> list[Cell]:
+    """Return the cells, those of ancestry models wider than `FULL_RATE` with other rates.
+
+    A rate that suits random weights destroys inherited ones. Arms that inherit have the rate of
+    pretrained weights, and controls and scratch that of random weights of the ancestry model's
+    width, which are the defaults of `lgzoo finetune` (without layer decay).
+    """
+    rates: dict[str, float] = {}
+    for arm in {cell.arm.name: cell.arm for cell in cells}.values():
+        method = METHODS.load(arm.method)
+        sources = method.sources(arm.ancestries)
+        width = max((ancestry_spec(name, offline=offline).width for name in sources), default=0)
+        if width > FULL_RATE:
+            inherits = method.inherits and arm.control is None
+            rates[arm.name] = FLAT_LR if inherits else rate_for(width)
+    return [
+        replace(cell, recipe=replace(cell.recipe, lr=rates.get(cell.arm.name, cell.recipe.lr)))
+        for cell in cells
+    ]
+
+
 def describe_tuning(
     cells: Sequence[Cell], choices: Mapping[str, Choice], small: Mapping[str, int] = {}
 ) -> list[str]:
@@ -154,9 +179,13 @@ def describe_choice(choice: Choice) -> str:
 
 def explain_untuned(cells: Sequence[Cell], small: Mapping[str, int] = {}) -> str:
     """Return the sentence on a grid without tuning: tasks too small, or tuning not requested."""
-    recipes = dict.fromkeys((cell.recipe.lr, cell.recipe.augment) for cell in cells)
+    arms: dict[tuple[float, Augment], dict[str, None]] = {}
+    for cell in cells:
+        arms.setdefault((cell.recipe.lr, cell.recipe.augment), {})[cell.arm.name] = None
     settings = " and ".join(
-        f"learning rate {rate:g}, augmentation {augment}" for rate, augment in recipes
+        f"learning rate {rate:g}, augmentation {augment} for "
+        f"{'all' if len(arms) == 1 else ', '.join(names)}"
+        for (rate, augment), names in arms.items()
     )
     counts = ", ".join(
         f"{task} has {count_noun(count, 'validation image')}" for task, count in small.items()
@@ -166,4 +195,4 @@ def explain_untuned(cells: Sequence[Cell], small: Mapping[str, int] = {}) -> str
         if small
         else ""
     )
-    return f"No arm was tuned: {settings} for all.{why}"
+    return f"No arm was tuned: {settings}.{why}"
