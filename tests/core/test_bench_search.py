@@ -30,7 +30,7 @@ from learngene_zoo.bench.grid.tuning import (
 )
 from learngene_zoo.errors import TrainingFailed, WrongCall
 from learngene_zoo.lifecycle.rates import rate_for
-from learngene_zoo.method.rates import FLAT_LR
+from learngene_zoo.method.rates import INHERITED_DECAY, INHERITED_LR
 from learngene_zoo.settings import Recipe
 from learngene_zoo.testing import tiny_ancestry
 
@@ -311,31 +311,32 @@ def test_nothing_is_chosen_on_a_task_with_few_validation_images() -> None:
     ]
 
 
+@pytest.mark.parametrize("head", ["ridge", "random"])
 def test_untuned_arms_of_a_wide_ancestry_model_have_the_rates_of_fine_tuning(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, head: Any
 ) -> None:
-    """Inherited weights the low one, controls and scratch that of random weights of this width."""
+    """A random head needs the rate of random weights, except in the arm that inherits."""
     widths = {"wide": 384, "small": 96}
     monkeypatch.setattr(
         "learngene_zoo.bench.grid.tuning.ancestry_spec",
         lambda name, offline: tiny_ancestry(width=widths[name]).spec,
     )
-    arms = standard_arms(["first_k"], ancestries=["wide"])
-    cells = [replace(toy_cell("a", "few"), arm=arm) for arm in arms]
-    rates = {cell.arm.name: cell.recipe.lr for cell in with_default_rates(cells)}
-    assert rates.pop("first_k") == FLAT_LR
-    assert rates.keys() == {arm.name for arm in arms[1:]}
-    assert set(rates.values()) == {rate_for(384)}
-    line = explain_untuned(with_default_rates(cells))
-    assert line.startswith(
-        "No arm was tuned: learning rate 5e-05, augmentation none for first_k and"
-    )
-    assert line.endswith("stem_fan_in, scratch timm, scratch fan_in.")
-    narrow = [
-        replace(toy_cell("a", "few"), arm=arm)
-        for arm in standard_arms(["first_k"], ancestries=["small"])
-    ]
-    assert with_default_rates(narrow) == narrow
+
+    def build(ancestry: str) -> list[Cell]:
+        arms = standard_arms(["first_k"], ancestries=[ancestry])
+        return [replace(toy_cell("a", "few"), arm=arm, head=head) for arm in arms]
+
+    rates = {
+        cell.arm.name: (cell.recipe.lr, cell.recipe.layer_decay)
+        for cell in with_default_rates(build("wide"))
+    }
+    inherited = (INHERITED_LR, INHERITED_DECAY)
+    assert rates.pop("first_k") == inherited
+    assert set(rates.values()) == {inherited if head == "ridge" else (rate_for(384), 1.0)}
+    line = explain_untuned(with_default_rates(build("wide")))
+    start = "No arm was tuned: learning rate 0.0001, layer decay 0.75, augmentation none for "
+    assert line.startswith(f"{start}{'all.' if head == 'ridge' else 'first_k and learning rate '}")
+    assert with_default_rates(build("small")) == build("small")
 
 
 def test_the_threshold_is_the_measured_one(checkout: Path) -> None:

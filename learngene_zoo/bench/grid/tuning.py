@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from learngene_zoo.bench.grid.cell import Cell
 from learngene_zoo.bench.grid.search import Augment, Choice, Space, Trial
 from learngene_zoo.errors import WrongCall
+from learngene_zoo.families.spec import TextSpec
 from learngene_zoo.lifecycle.rates import rate_for
 from learngene_zoo.method.contract import METHODS
-from learngene_zoo.method.rates import FLAT_LR, FULL_RATE
+from learngene_zoo.method.rates import FULL_RATE, INHERITED_DECAY, INHERITED_LR
 from learngene_zoo.pretrained.ancestry import ancestry_spec
 from learngene_zoo.text import count_noun
 
@@ -117,20 +119,30 @@ def with_choices(cells: Iterable[Cell], choices: Mapping[str, Choice]) -> list[C
 def with_default_rates(cells: Sequence[Cell], offline: bool = False) -> list[Cell]:
     """Return the cells, those of ancestry models wider than `FULL_RATE` with other rates.
 
-    A rate that suits random weights destroys inherited ones. Arms that inherit have the rate of
-    pretrained weights, and controls and scratch that of random weights of the ancestry model's
-    width, which are the defaults of `lgzoo finetune` (without layer decay).
+    A rate that suits random weights destroys inherited ones. All arms have the rate and the layer
+    decay that `lgzoo finetune` has for models that inherit. Controls, whose head starts from a
+    ridge regression too, choose the same on validation images (benchmarks/real_models.py). If heads
+    are random, arms that inherit nothing have the rate of random weights of this width.
     """
-    rates: dict[str, float] = {}
-    for arm in {cell.arm.name: cell.arm for cell in cells}.values():
-        method = METHODS.load(arm.method)
-        sources = method.sources(arm.ancestries)
-        width = max((ancestry_spec(name, offline=offline).width for name in sources), default=0)
-        if width > FULL_RATE:
-            inherits = method.inherits and arm.control is None
-            rates[arm.name] = FLAT_LR if inherits else rate_for(width)
+    recipes: dict[str, dict[str, Any]] = {}
+    for cell in {cell.arm.name: cell for cell in cells}.values():
+        method = METHODS.load(cell.arm.method)
+        sources = method.sources(cell.arm.ancestries)
+        specs = [ancestry_spec(name, offline=offline) for name in sources]
+        width = max((spec.width for spec in specs), default=0)
+        if width <= FULL_RATE:
+            continue
+        is_inherited = method.inherits and cell.arm.control is None
+        if cell.head == "random" and not is_inherited:
+            recipes[cell.arm.name] = {"lr": rate_for(width)}
+            continue
+        is_text = any(isinstance(spec, TextSpec) for spec in specs)
+        recipes[cell.arm.name] = {
+            "lr": INHERITED_LR,
+            "layer_decay": 1.0 if is_text else INHERITED_DECAY,
+        }
     return [
-        replace(cell, recipe=replace(cell.recipe, lr=rates.get(cell.arm.name, cell.recipe.lr)))
+        replace(cell, recipe=replace(cell.recipe, **recipes.get(cell.arm.name, {})))
         for cell in cells
     ]
 
@@ -179,13 +191,15 @@ def describe_choice(choice: Choice) -> str:
 
 def explain_untuned(cells: Sequence[Cell], small: Mapping[str, int] = {}) -> str:
     """Return the sentence on a grid without tuning: tasks too small, or tuning not requested."""
-    arms: dict[tuple[float, Augment], dict[str, None]] = {}
+    arms: dict[tuple[float, float, Augment], dict[str, None]] = {}
     for cell in cells:
-        arms.setdefault((cell.recipe.lr, cell.recipe.augment), {})[cell.arm.name] = None
-    settings = " and ".join(
-        f"learning rate {rate:g}, augmentation {augment} for "
-        f"{'all' if len(arms) == 1 else ', '.join(names)}"
-        for (rate, augment), names in arms.items()
+        recipe = cell.recipe
+        settings = (recipe.lr, recipe.layer_decay, recipe.augment)
+        arms.setdefault(settings, {})[cell.arm.name] = None
+    words = " and ".join(
+        f"learning rate {rate:g}{f', layer decay {decay:g}' if decay != 1 else ''}, augmentation "
+        f"{augment} for {'all' if len(arms) == 1 else ', '.join(names)}"
+        for (rate, decay, augment), names in arms.items()
     )
     counts = ", ".join(
         f"{task} has {count_noun(count, 'validation image')}" for task, count in small.items()
@@ -195,4 +209,4 @@ def explain_untuned(cells: Sequence[Cell], small: Mapping[str, int] = {}) -> str
         if small
         else ""
     )
-    return f"No arm was tuned: {settings}.{why}"
+    return f"No arm was tuned: {words}.{why}"
