@@ -101,7 +101,7 @@ def describe_losses(summary: Summary) -> str:
         f"{len(losses)} of {count_noun(len(largest), 'average')} end below their result before "
         f"training ({worst.arm}: {100 * worst.untrained.value:.1f} to "
         f"{100 * worst.value.value:.1f}): gains over such arms are partly their loss; see the "
-        "gains before training, or leave out --lr and --augment, which are then tuned for each arm"
+        "gains before training, or train with more --epochs or other rates (--tune)"
     )
 
 
