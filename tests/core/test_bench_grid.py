@@ -277,3 +277,10 @@ def test_of_several_sizes_with_the_named_settings_the_largest_is_meant() -> None
     layers = [member.spec.layers for member in select_members(family(pool), {"high": 4})]
     assert len(set(layers)) > 1
     assert size_at(pool, {"high": 4}).layers == layers[-1] == max(layers)
+
+
+def test_the_image_size_is_that_of_all_arms() -> None:
+    arms = standard_arms(["first_k", "closed_form"], image_size=16)
+    assert {arm.image_size for arm in arms} == {16}
+    assert "scratch fan_in" in {arm.name for arm in arms}
+    assert {member.spec.image_size for arm in arms for member in family(arm)} == {16}
