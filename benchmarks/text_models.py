@@ -416,10 +416,14 @@ def extract_learngene(method: str, ancestry: str, task: str = "") -> Learngene:
     run = Run(threads=1, device=machine.DEVICE, ancestry=ancestry)
     tasks = (task,) if task else ()
     if method == "lsamd":
-        search = {"top": NUM_BLOCKS, "epochs": 1, "images": SEARCH_TEXTS}
-        extractor = with_settings(METHODS.load(method).preset("mini"), search)
         learngene = lifecycle.extract(
-            method, ancestries=(ancestry,), tasks=SEARCH_TASKS, extractor=extractor, run=run
+            method,
+            ancestries=(ancestry,),
+            tasks=SEARCH_TASKS,
+            run=run,
+            top=NUM_BLOCKS,
+            epochs=1,
+            images=SEARCH_TEXTS,
         )
         # Without a head, whose features are the pooler's.
         return learngene.with_config(purpose=None)

@@ -99,8 +99,9 @@ def _measure(
             return rows
 
         choices = choose(tuning.space, tuning.cell_of, measure)
-    if tuning.small and not choices and "lr" not in list_typed(RECIPE):
-        cells = with_default_rates(cells, job.run.offline)
+    named = list_typed(RECIPE)
+    if tuning.small and not choices and "lr" not in named:
+        cells = with_default_rates(cells, named, job.run.offline)
     cells = with_choices(cells, tuning.default_choices if tuning.space.size == 1 else choices)
 
     def begin() -> None:

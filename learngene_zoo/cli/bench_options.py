@@ -221,7 +221,8 @@ def grid_options() -> list[click.Option]:
             ["--tune"],
             type=Numbers(float),
             help="Learning rates from which each arm chooses on validation images; a single rate "
-            f"is not tuned.  [default: {','.join(f'{rate:g}' for rate in RATES)}, or that of --lr]",
+            "is not tuned. On fewer than 100 validation images nothing is chosen (docs/bench.md).  "
+            f"[default: {','.join(f'{rate:g}' for rate in RATES)}, or that of --lr]",
         ),
         DetailOption(
             ["--extract-task"], multiple=True, help="A task to extract from; may be repeated."

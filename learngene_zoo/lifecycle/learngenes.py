@@ -157,7 +157,7 @@ def extract(
             are for the first task, if it has labels. They may be left out only with the bundled
             ancestry model.
         extractor: the settings. None: those of the preset for these ancestry models
-            (`Method.adapted_preset`).
+            (`Method.adapt_preset`).
         preset: a preset of the method; default: "mini".
         image_size: of the ancestry models while they are condensed, and of descendants. None: the
             ancestry models' default.
@@ -177,15 +177,15 @@ def extract(
     run = run or Run()
     method = METHODS.load(name)
     given, extractor = extractor, extractor or method.preset(preset)
-    typed = {
+    arguments = {
         "ancestries": ancestries or None,
         "tasks": tasks or None,
         "image_size": image_size,
-        **settings,
+        **{word: settings.pop(word) for word in EXTRACT_SYNONYMS if word in settings},
     }
-    typed = merge_synonyms(typed, EXTRACT_SYNONYMS)
-    ancestries, tasks = typed.pop("ancestries", ()), typed.pop("tasks", ())
-    image_size = typed.pop("image_size", None)
+    arguments, typed = merge_synonyms(arguments, EXTRACT_SYNONYMS), settings
+    ancestries, tasks = arguments.get("ancestries", ()), arguments.get("tasks", ())
+    image_size = arguments.get("image_size")
     _check_setting_names(typed, extractor)
     extractor = with_settings(extractor, typed)
     named = parse_references("tasks", tasks, TASKS)
@@ -208,7 +208,7 @@ def extract(
     # Refuses impossible settings before anything is written.
     with report_failure(name):
         if given is None:
-            extractor = with_settings(method.adapted_preset(preset, specs), typed)
+            extractor = with_settings(method.adapt_preset(preset, specs), typed)
         extractor.outline(specs)
     require_labels = method.uses_labels or method.tasks == "none"
     opened_tasks = [

@@ -34,19 +34,25 @@ def warn_of_training(model: Any) -> None:
 
 
 def list_extraction_warnings(learngene: Learngene) -> list[str]:
-    """Return the warnings of the trainings in an extraction, each with the name of its training."""
+    """Return the warnings of the trainings in an extraction, each with the name of its training.
+
+    They are the first part of each `warning` in the metrics. The advice after the semicolon names
+    options of `finetune`.
+    """
     return [
-        f"{', '.join([learngene.config.method, *names])}: {text}"
+        f"{', '.join([learngene.config.method, *names])}: {text.partition('; ')[0]}"
         for names, text in _find_warnings(learngene.config.metrics)
     ]
 
 
 def _find_warnings(record: Any, *names: str) -> Iterator[tuple[tuple[str, ...], str]]:
     """Yield the warnings in nested records, with the keys of the records that have them."""
+    if isinstance(record, list | tuple):
+        record = {str(number): inner for number, inner in enumerate(record, start=1)}
     if not isinstance(record, Mapping):
         return
-    if text := record.get("warning"):
-        yield names, str(text)
+    if isinstance(text := record.get("warning"), str):
+        yield names, text
     for name, inner in record.items():
         yield from _find_warnings(inner, *names, name)
 

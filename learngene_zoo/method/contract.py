@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, get_args
 
@@ -51,6 +51,8 @@ T = TypeVar("T")
 Tasks = Literal["none", "one", "many"]
 PRESETS = ("mini", "smoke")  # that every method has
 PAPER = "paper"  # the preset with the settings of the method's paper
+# Arguments of `lifecycle.extract`, which takes settings by name beside them.
+ARGUMENTS = frozenset({"name", "ancestries", "tasks", "extractor", "run"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -324,7 +326,7 @@ class Method:
             raise unknown(f"preset of {self.name}", name, self.presets)
         return self.presets[name] if name else self.extractor
 
-    def adapted_preset(self, name: str | None, ancestries: Sequence[Spec]) -> Extractor:
+    def adapt_preset(self, name: str | None, ancestries: Sequence[Spec]) -> Extractor:
         """Return the extractor with the settings of a preset for these ancestry models.
 
         The settings of the preset "paper" are the paper's for every ancestry model.
@@ -431,7 +433,11 @@ def _faults_of_presets(presets: Any) -> Iterator[str]:
     kinds = sorted({type(preset).__name__ for preset in presets.values()})
     if len({type(preset) for preset in presets.values()}) > 1:
         yield f"its presets are of several types, {', '.join(kinds)}; expected one"
-    yield from _faults_of_settings(next(iter(presets.values()), None))
+    first = next(iter(presets.values()), None)
+    yield from _faults_of_settings(first)
+    if is_dataclass(first):
+        for name in sorted(ARGUMENTS & {field.name for field in fields(first)}):
+            yield f"its extractor has a setting {name}, an argument of `extract`; rename the field"
 
 
 def _faults_of_expander(expander: Any) -> Iterator[str]:

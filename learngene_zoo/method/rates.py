@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
+from learngene_zoo.errors import unknown
 from learngene_zoo.families.spec import TextSpec
 from learngene_zoo.settings import settings_of, with_settings
 
@@ -39,9 +40,9 @@ def adapt_rates(
     extractor: E,
     ancestries: Sequence[Spec],
     *,
-    random: Sequence[str] = (),
-    pretrained: Sequence[str] = (),
-    teacher: str = "teaching",
+    random_rates: Sequence[str] = (),
+    pretrained_rates: Sequence[str] = (),
+    teacher_prefix: str = "teaching",
 ) -> E:
     """Return an extractor with learning rates for the widest ancestry model.
 
@@ -50,23 +51,29 @@ def adapt_rates(
     Args:
         extractor: with the settings of a preset.
         ancestries: the shapes of the ancestry models.
-        random: settings with the rate of a training from random weights, which is scaled with the
-            width (`scale_rate`).
-        pretrained: settings with the rate of a training from the ancestry model's weights, which is
-            at most `FLAT_LR`.
-        teacher: prefix of the settings of a teacher's fine-tuning, if there are any. The rate is at
+        random_rates: settings with the rate of a training from random weights, which is scaled with
+            the ancestry model's width (`scale_rate`).
+        pretrained_rates: settings with the rate of a training from the ancestry model's weights,
+            which is at most `FLAT_LR`.
+        teacher_prefix: of the settings of a teacher's fine-tuning, if there are any. Its rate is at
             most `INHERITED_LR`, with a layer decay of `INHERITED_DECAY` for models of pictures.
+
+    Raises:
+        WrongCall: for a setting that the extractor does not have.
     """
+    values = {setting.name: setting.default for setting in settings_of(extractor)}
+    for name in (*random_rates, *pretrained_rates):
+        if name not in values:
+            raise unknown("setting", name, values)
     width = max((spec.width for spec in ancestries), default=0)
     if width <= FULL_RATE:
         return extractor
-    values = {setting.name: setting.default for setting in settings_of(extractor)}
-    changes = {name: scale_rate(values[name], width) for name in random}
-    changes |= {name: min(values[name], FLAT_LR) for name in pretrained}
-    if (name := f"{teacher}_lr") in values:
+    changes = {name: scale_rate(values[name], width) for name in random_rates}
+    changes |= {name: min(values[name], FLAT_LR) for name in pretrained_rates}
+    if (name := f"{teacher_prefix}_lr") in values:
         changes[name] = min(values[name], INHERITED_LR)
         if not any(isinstance(spec, TextSpec) for spec in ancestries):
-            changes[f"{teacher}_layer_decay"] = INHERITED_DECAY
+            changes[f"{teacher_prefix}_layer_decay"] = INHERITED_DECAY
     return with_settings(extractor, changes)
 
 
@@ -80,8 +87,8 @@ def describe_changes(preset: Extractor, extractor: Extractor, named: Collection[
     """
     before = {setting.name: setting.default for setting in settings_of(preset)}
     changes = [
-        f"{setting.name.replace('_', ' ')} {setting.default} instead of {before[setting.name]}"
+        f"--{setting.name.replace('_', '-')} {setting.default} instead of {before[setting.name]}"
         for setting in settings_of(extractor)
         if setting.name not in named and setting.default != before[setting.name]
     ]
-    return f"for this ancestry model: {', '.join(changes)}" if changes else ""
+    return f"for a model of this width: {', '.join(changes)}" if changes else ""

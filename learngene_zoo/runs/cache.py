@@ -181,8 +181,9 @@ def _load_shared(
         with FileLock(shared / f"{key}.lock"):
             if not (folder / DONE).is_dir():
                 _compute_shared(folder, run, key, compute)
-            for checkpoint in [path for path in folder.glob("**/checkpoint*") if path.is_dir()]:
-                remove_marked(checkpoint)
+            for pattern in ("**/checkpoint-*", "**/best-*"):
+                for left in [path for path in folder.glob(pattern) if path.is_dir()]:
+                    remove_marked(left)
     finally:
         _note(run, key, time.monotonic() - start)
     return load_result(folder / DONE)

@@ -321,7 +321,7 @@ def open_accelerator(run: Run, device: torch.device, unused: bool = False) -> Ac
     from accelerate import Accelerator, DistributedDataParallelKwargs
     from accelerate.state import AcceleratorState
 
-    _check_precision(run, device)
+    check_precision(run)
     join(device.type)
     # Accelerate keeps one state per process. The process group outlives a training; the rest must
     # not.
@@ -352,18 +352,25 @@ def has_bf16(run: Run) -> bool:
 
     if run.device_name.startswith("cuda"):
         return torch.cuda.is_bf16_supported(including_emulation=False)
-    # torch 2.10 or later, of a processor
+    # An earlier torch does not tell
     find: Any = getattr(torch.cpu, "get_capabilities", dict)
     names = [name for name, is_there in find().items() if is_there is True]
     return run.device_name == "cpu" and any("bf16" in name for name in names)
 
 
-def _check_precision(run: Run, device: torch.device) -> None:
-    from torch import cuda
+def check_precision(run: Run) -> None:
+    """Check that the run's device computes in its precision.
 
+    Raises `WrongCall` or `Unavailable` otherwise.
+    """
     if run.precision not in MIXED_PRECISION:
         raise unknown("precision", run.precision, MIXED_PRECISION)
-    if run.precision == "fp16" and device.type == "cpu":
+    if run.precision == "fp32":
+        return
+    from torch import cuda
+
+    kind = run.device_name.partition(":")[0]
+    if run.precision == "fp16" and kind == "cpu":
         raise WrongCall("fp16 needs a GPU; use --precision bf16 or fp32 on the cpu")
-    if run.precision == "bf16" and device.type == "cuda" and not cuda.is_bf16_supported():
+    if run.precision == "bf16" and kind == "cuda" and not cuda.is_bf16_supported():
         raise Unavailable("this GPU does not support bf16; use --precision fp16 or fp32")

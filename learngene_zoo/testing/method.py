@@ -60,6 +60,7 @@ def check_method(
         method, "its settings survive JSON and hide no option of the command line"
     ):
         check_settings(method)
+    check_adapted_presets(method, ancestry)
     extractor = extractor or method.presets["smoke"]
     with report_broken_promise(method, "the extractor says whether it needs tasks"):
         has_tasks = extractor.needs_tasks()
@@ -82,6 +83,27 @@ def check_method(
         check_whole(cases[0])
         for case in cases[1:]:
             check_shape(case)
+
+
+def check_adapted_presets(method: Method, ancestry: Ancestry | None) -> None:
+    """Check that every preset stays an extractor of its type for a wide ancestry model.
+
+    Args:
+        method: the method.
+        ancestry: the ancestry model of the other laws. None: those of the method's families.
+    """
+    examples = [spec for name in method.families for spec in load_family(name).examples]
+    first = examples[0] if ancestry is None else ancestry.spec
+    wide = first.with_(width=WIDE * first.width, heads=WIDE * first.heads)
+    specs = [wide] * max(1, method.ancestries[0])
+    for name, preset in method.presets.items():
+        with report_broken_promise(method, f"adapt takes the preset {name}"):
+            adapted = preset.adapt(specs)
+        law(
+            type(adapted) is type(preset),
+            method,
+            f"has an adapt that makes {type(adapted).__name__} of the preset {name}",
+        )
 
 
 def check_settings(method: Method) -> None:
@@ -139,6 +161,7 @@ def _list_lost_settings(settings: Any) -> Iterator[str]:
             yield from _list_lost_settings(value)
 
 
+WIDE = 16  # times the first example's width and heads, in `check_adapted_presets`
 _PLAIN = (bool, int, float, str, Path, tuple, type(None))  # the types of settings
 
 

@@ -443,8 +443,8 @@ def teacher_for(
     An ancestry model that was trained for the task keeps its head: nothing is computed, and the
     metrics are empty. Otherwise it gets the head of a ridge regression (`training.heads`), unless
     it has one of as many classes without names, and the whole model is fine-tuned as the part
-    `teacher` of the run. The epoch with the best validation result is kept; the model before
-    training competes as epoch 0.
+    `teacher` of the run. The epoch to keep is chosen as in `finetune` (`choose_epoch`): no result
+    on validation images is below that of the ridge regression.
 
     Args:
         ancestry: the ancestry model.
@@ -462,19 +462,19 @@ def teacher_for(
         return replace(model, task=task.name), {}
     part = run.part("teacher")
     start = model.for_task(task.name, task.class_names, seed=part.seed, dense=task.dense)
-    has_head = not ancestry.class_names and start.spec == model.spec
-    inputs = (start, task, has_head)
+    keeps_head = not ancestry.class_names and start.spec == model.spec
+    inputs = (start, task, keeps_head)
     tuned = once(part, "distillation.tuned_teacher", _tune_teacher, recipe, inputs)
     return start.with_state(dict(tuned.state)), dict(tuned.record)
 
 
 def _tune_teacher(
-    recipe: Recipe, start: Descendant, task: Task, has_head: bool, run: Run
+    recipe: Recipe, start: Descendant, task: Task, keeps_head: bool, run: Run
 ) -> tuple[StateDict, dict[str, Any]]:
-    """Fine-tune a teacher, with a ridge regression as its head if it has none; return its tensors
-    and metrics.
+    """Fine-tune a teacher, from a ridge regression as its head unless it keeps its own; return its
+    tensors and metrics.
     """
-    if not has_head:
+    if not keeps_head:
         start, head = initialise_head(start, ensure_validation(task), recipe, run)
         start = replace(start, provenance={**start.provenance, "head": head})
     tuned = tune(start, task, recipe, run, is_tested=False)

@@ -1,7 +1,8 @@
 """Fine-tuning with validation after every epoch, early stopping and a result on test images.
 
-The verb `finetune` uses `tune`. Everything else that trains on labels uses `fit`, which validates
-once, at the end. `watch` validates after every epoch and keeps the best weights.
+The verb `finetune` and the teachers of extractions use `tune`. Everything else that trains on
+labels uses `fit`, which validates once, at the end. `watch` validates after every epoch and keeps
+the best weights.
 """
 
 from __future__ import annotations

@@ -114,7 +114,7 @@ class Watch:
         self.history = [Epoch(epoch=0, step=0, loss=None, value=result.value, others=result.others)]
         self.images = result.images
         self.state = self._first if self.keep == "best" else None
-        say(self.run, f"{self._label}epoch 0 of {epochs}, before training: {result.text}")
+        say(self.run, f"{self._prefix}epoch 0 of {epochs}, before training: {result.text}")
 
     def end_step(self, step: Step, model: nn.Module, measure: Measure, epochs: int) -> bool:
         """Validate the model if the step ends an epoch, and return whether to stop the training.
@@ -154,7 +154,7 @@ class Watch:
         others = {f"{OTHER}{name}": value for name, value in result.others.items()}
         step.report({VALUE: result.value, "epoch_loss": loss, **others})
         seconds = time.monotonic() - self._began
-        line = f"{self._label}epoch {epoch.epoch} of {epochs}: loss {loss:.4f}, {result.text}"
+        line = f"{self._prefix}epoch {epoch.epoch} of {epochs}: loss {loss:.4f}, {result.text}"
         say(self.run, f"{line}, {human_seconds(seconds)}")
         self._losses, self._began = [], time.monotonic()
         stop = self._is_exhausted()
@@ -176,7 +176,7 @@ class Watch:
         model.eval()
 
     @property
-    def _label(self) -> str:
+    def _prefix(self) -> str:
         """The start of a line: the name of the part of a run, "" for the whole run."""
         return f"{self.run.name}: " if self.run.name else ""
 

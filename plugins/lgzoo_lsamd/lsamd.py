@@ -94,7 +94,7 @@ class LsamdExtractor(Extractor):
 
     def adapt(self, ancestries: Sequence[Spec]) -> Self:
         """Return the settings with learning rates for the width of the ancestry model."""
-        return adapt_rates(self, ancestries, pretrained=["lr"])
+        return adapt_rates(self, ancestries, pretrained_rates=["lr"])
 
     def needs_tasks(self) -> bool:
         """Return whether the blocks are searched for and not named."""

@@ -74,7 +74,7 @@ class PoolExtractor(Extractor):
 
     def adapt(self, ancestries: Sequence[Spec]) -> Self:
         """Return the settings with learning rates for the width of the ancestry model."""
-        return adapt_rates(self, ancestries, random=["lr", "tuning_lr"])
+        return adapt_rates(self, ancestries, random_rates=["lr", "tuning_lr"])
 
     def outline(self, ancestries: Sequence[Spec]) -> LearngeneConfig:
         """Return the config with the auxiliary models as anchors; its spec is the wide one's."""

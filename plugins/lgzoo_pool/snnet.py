@@ -124,7 +124,7 @@ class SnnetExtractor(Extractor):
 
     def adapt(self, ancestries: Sequence[Spec]) -> Self:
         """Return the settings with learning rates for the width of the ancestry model."""
-        return adapt_rates(self, ancestries, pretrained=["lr"])
+        return adapt_rates(self, ancestries)
 
     def outline(self, ancestries: Sequence[Spec]) -> LearngeneConfig:
         """Return the config with the anchors and their windows; its spec is the widest one's."""

@@ -196,6 +196,14 @@ def test_bfloat16_is_advised_where_it_is_measured_to_be_faster(
     assert (advice in result.stderr) == is_advised
 
 
+def test_a_precision_without_a_device_for_it_is_refused_before_the_first_step() -> None:
+    for words in ((), ("--plan",)):
+        result = call("--max-params", "25K", "--precision", "fp16", "--device", "cpu", *words)
+        assert result.exit_code == 2
+        assert "fp16 needs a GPU" in result.stderr
+        assert not Path("shrunk.run").exists()
+
+
 def test_the_plan_of_a_long_call_advises_a_smaller_image_size(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -315,27 +315,31 @@ def test_nothing_is_chosen_on_a_task_with_few_validation_images() -> None:
 def test_untuned_arms_of_a_wide_ancestry_model_have_the_rates_of_fine_tuning(
     monkeypatch: pytest.MonkeyPatch, head: Any
 ) -> None:
-    """A random head needs the rate of random weights, except in the arm that inherits."""
+    """Scratch has the rate of random weights of its width, and with a random head the controls."""
     widths = {"wide": 384, "small": 96}
     monkeypatch.setattr(
         "learngene_zoo.bench.grid.tuning.ancestry_spec",
         lambda name, offline: tiny_ancestry(width=widths[name]).spec,
     )
 
-    def build(ancestry: str) -> list[Cell]:
+    def build(ancestry: str, width: int | None = None) -> list[Cell]:
         arms = standard_arms(["first_k"], ancestries=[ancestry])
-        return [replace(toy_cell("a", "few"), arm=arm, head=head) for arm in arms]
+        return [replace(toy_cell("a", "few"), arm=arm, head=head, width=width) for arm in arms]
 
     rates = {
         cell.arm.name: (cell.recipe.lr, cell.recipe.layer_decay)
-        for cell in with_default_rates(build("wide"))
+        for cell in with_default_rates(build("wide", width=192))
     }
-    inherited = (INHERITED_LR, INHERITED_DECAY)
-    assert rates.pop("first_k") == inherited
-    assert set(rates.values()) == {inherited if head == "ridge" else (rate_for(384), 1.0)}
-    line = explain_untuned(with_default_rates(build("wide")))
-    start = "No arm was tuned: learning rate 0.0001, layer decay 0.75, augmentation none for "
-    assert line.startswith(f"{start}{'all.' if head == 'ridge' else 'first_k and learning rate '}")
+    inherited, fresh = (INHERITED_LR, INHERITED_DECAY), (rate_for(192), 1.0)
+    scratch = {rates.pop(name) for name in list(rates) if name.startswith("scratch")}
+    assert (rates.pop("first_k"), scratch) == (inherited, {fresh})
+    assert set(rates.values()) == {inherited if head == "ridge" else fresh}
+    named = with_default_rates(build("wide"), named=["layer_decay"])
+    assert {cell.recipe.layer_decay for cell in named} == {1.0}
+    start = (
+        "No arm was tuned: learning rate 0.0001, layer decay 0.75, augmentation none for first_k"
+    )
+    assert explain_untuned(with_default_rates(build("wide"))).startswith(start)
     assert with_default_rates(build("small")) == build("small")
 
 

@@ -303,11 +303,11 @@ def test_an_extraction_names_its_trainings_that_learnt_nothing() -> None:
     metrics = {
         "warning": "first",
         "teacher": {"validation_accuracy": 0.5},
-        "sizes": {"layers-1": {"at_chance": True, "warning": "second"}},
+        "sizes": [{"layers-1": {"at_chance": True, "warning": "second; train longer"}}],
     }
     config = LearngeneConfig(spec=START.spec, method="toy", metrics=metrics)
     texts = list_extraction_warnings(Learngene(config=config, state={}))
-    assert texts == ["toy: first", "toy, sizes, layers-1: second"]
+    assert texts == ["toy: first", "toy, sizes, 1, layers-1: second"]
 
 
 def test_the_extract_command_prints_them(tmp_path: Path) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from learngene_zoo.bench.grid.cell import Cell
+from learngene_zoo.bench.grid.cell import Arm, Cell
 from learngene_zoo.bench.grid.search import Augment, Choice, Space, Trial
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.families.spec import TextSpec
+from learngene_zoo.families.spec import Spec, TextSpec
 from learngene_zoo.lifecycle.rates import rate_for
 from learngene_zoo.method.contract import METHODS
 from learngene_zoo.method.rates import FULL_RATE, INHERITED_DECAY, INHERITED_LR
@@ -116,35 +116,50 @@ def with_choices(cells: Iterable[Cell], choices: Mapping[str, Choice]) -> list[C
     return tuned
 
 
-def with_default_rates(cells: Sequence[Cell], offline: bool = False) -> list[Cell]:
+def with_default_rates(
+    cells: Sequence[Cell], named: Collection[str] = (), offline: bool = False
+) -> list[Cell]:
     """Return the cells, those of ancestry models wider than `FULL_RATE` with other rates.
 
-    A rate that suits random weights destroys inherited ones. All arms have the rate and the layer
-    decay that `lgzoo finetune` has for models that inherit. Controls, whose head starts from a
-    ridge regression too, choose the same on validation images (benchmarks/real_models.py). If heads
-    are random, arms that inherit nothing have the rate of random weights of this width.
+    A rate that suits random weights destroys inherited ones. Arms of a method that inherits, their
+    controls among them, have the rate and the layer decay that `lgzoo finetune` has for models that
+    inherit: on validation images of a real model controls choose the same
+    (benchmarks/real_models.py). Scratch arms have the rate of random weights of the cell's width,
+    and with random heads the controls too.
+
+    Args:
+        cells: the cells.
+        named: fields of the recipe that the user names, which stay as they are.
+        offline: whether nothing may be downloaded.
     """
-    recipes: dict[str, dict[str, Any]] = {}
-    for cell in {cell.arm.name: cell for cell in cells}.values():
-        method = METHODS.load(cell.arm.method)
-        sources = method.sources(cell.arm.ancestries)
-        specs = [ancestry_spec(name, offline=offline) for name in sources]
-        width = max((spec.width for spec in specs), default=0)
-        if width <= FULL_RATE:
-            continue
-        is_inherited = method.inherits and cell.arm.control is None
-        if cell.head == "random" and not is_inherited:
-            recipes[cell.arm.name] = {"lr": rate_for(width)}
-            continue
-        is_text = any(isinstance(spec, TextSpec) for spec in specs)
-        recipes[cell.arm.name] = {
-            "lr": INHERITED_LR,
-            "layer_decay": 1.0 if is_text else INHERITED_DECAY,
-        }
-    return [
-        replace(cell, recipe=replace(cell.recipe, **recipes.get(cell.arm.name, {})))
-        for cell in cells
-    ]
+    widths = {
+        cell.arm.name: find_wide_ancestry(cell.arm, offline)
+        for cell in {cell.arm.name: cell for cell in cells}.values()
+    }
+    return [_with_default_rate(cell, widths[cell.arm.name], named) for cell in cells]
+
+
+def find_wide_ancestry(arm: Arm, offline: bool) -> Spec | None:
+    """Return the widest ancestry model of an arm if it is wider than `FULL_RATE`, else None."""
+    sources = METHODS.load(arm.method).sources(arm.ancestries)
+    specs = [ancestry_spec(name, offline=offline) for name in sources]
+    widest = max(specs, key=lambda spec: spec.width, default=None)
+    return widest if widest is not None and widest.width > FULL_RATE else None
+
+
+def _with_default_rate(cell: Cell, ancestry: Spec | None, named: Collection[str]) -> Cell:
+    if ancestry is None:
+        return cell
+    is_control = cell.arm.control is not None
+    has_pretrained_rate = METHODS.load(cell.arm.method).inherits and not (
+        is_control and cell.head == "random"
+    )
+    recipe: dict[str, Any] = {"lr": rate_for(cell.width or ancestry.width)}
+    if has_pretrained_rate:
+        decay = 1.0 if isinstance(ancestry, TextSpec) else INHERITED_DECAY
+        recipe = {"lr": INHERITED_LR, "layer_decay": decay}
+    changes = {name: value for name, value in recipe.items() if name not in named}
+    return replace(cell, recipe=replace(cell.recipe, **changes))
 
 
 def describe_tuning(

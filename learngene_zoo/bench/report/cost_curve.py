@@ -175,6 +175,7 @@ def _rival(method: str, model: Arm, settings: Mapping[str, Mapping[str, Json]], 
         settings=arm_settings,
         ancestries=model.ancestries[:1],
         tasks=model.tasks,
+        image_size=model.image_size,
     )
 
 

@@ -64,7 +64,7 @@ from learngene_zoo.method.sizes import Budget
 from learngene_zoo.runs.cache import DONE
 from learngene_zoo.runs.folder import check_start, locate_run, produce
 from learngene_zoo.runs.progress import report_activity, say
-from learngene_zoo.runs.run import Run, world
+from learngene_zoo.runs.run import Run, check_precision, world
 from learngene_zoo.tasks.catalogue import say_notes
 from learngene_zoo.tasks.task import stamp_tasks
 from learngene_zoo.text import count_noun
@@ -122,6 +122,7 @@ def shrink(
     task, images = parse_task(task), parse_task(images, "images")
     if world() > 1:
         raise WrongCall("shrink runs in one process; start it without torchrun")
+    check_precision(run)
     bounds, config, tuning = split_settings(budget or Budget(), config or ShrinkConfig(), settings)
     check_start(out, run, force)
     export_format = choose_export(export, takes_texts(model, run))
@@ -183,6 +184,7 @@ def plan_shrink(
     run = run or models.own_run()
     model = parse_reference("model", model, SOURCES)
     task, images = parse_task(task), parse_task(images, "images")
+    check_precision(run)
     bounds, config, tuning = split_settings(budget or Budget(), config or ShrinkConfig(), settings)
     request = open_request(model, task, images, bounds, config, tuning, image_size, "none", run)
     say_notes([request.task or request.images], run)

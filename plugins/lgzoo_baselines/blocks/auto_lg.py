@@ -98,7 +98,7 @@ class AutoLgExtractor(Extractor):
 
     def adapt(self, ancestries: Sequence[Spec]) -> Self:
         """Return the settings with learning rates for the width of the ancestry model."""
-        return adapt_rates(self, ancestries, random=["lr"])
+        return adapt_rates(self, ancestries, random_rates=["lr"])
 
     def needs_tasks(self) -> bool:
         """Return False for blocks that are named."""

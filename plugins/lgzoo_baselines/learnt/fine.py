@@ -115,7 +115,7 @@ class FineExtractor(Extractor):
 
     def adapt(self, ancestries: Sequence[Spec]) -> Self:
         """Return the settings with learning rates for the width of the ancestry model."""
-        return adapt_rates(self, ancestries, random=["lr"])
+        return adapt_rates(self, ancestries, random_rates=["lr"])
 
     def outline(self, ancestries: Sequence[Spec]) -> LearngeneConfig:
         """Return the config with the auxiliary model's shape, as deep as the ancestry model.

@@ -127,7 +127,7 @@ class LetsExtractor(Extractor):
 
     def adapt(self, ancestries: Sequence[Spec]) -> Self:
         """Return the settings with learning rates for the width of the ancestry model."""
-        return adapt_rates(self, ancestries, random=["lr"])
+        return adapt_rates(self, ancestries, random_rates=["lr"])
 
     def outline(self, ancestries: Sequence[Spec]) -> LearngeneConfig:
         """Return the config with the auxiliary model's shape.

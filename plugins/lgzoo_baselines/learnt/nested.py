@@ -82,7 +82,7 @@ class NestedExtractor(Extractor):
 
     def adapt(self, ancestries: Sequence[Spec]) -> Self:
         """Return the settings with learning rates for the width of the ancestry model."""
-        return adapt_rates(self, ancestries, pretrained=["lr"])
+        return adapt_rates(self, ancestries, pretrained_rates=["lr"])
 
     def outline(self, ancestries: Sequence[Spec]) -> LearngeneConfig:
         """Return the config with the ancestry model's shape.

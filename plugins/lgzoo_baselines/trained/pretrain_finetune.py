@@ -93,7 +93,7 @@ class PretrainFinetuneExtractor(Extractor):
 
     def adapt(self, ancestries: Sequence[Spec]) -> Self:
         """Return the settings with learning rates for the width of the ancestry model."""
-        return adapt_rates(self, ancestries, random=["lr"])
+        return adapt_rates(self, ancestries, random_rates=["lr"])
 
     def outline(self, ancestries: Sequence[Spec]) -> LearngeneConfig:
         """Return the config with the largest model's shape. Raises `WrongCall` as `list_specs`."""
