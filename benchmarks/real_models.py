@@ -9,8 +9,8 @@ two rates on validation images (the defaults of inherited and of random weights)
 
 Measured: with `probe` a ridge regression and the nearest neighbours before any training
 (training/probes.py); with `finetune` the test accuracy after `lgzoo finetune` with its defaults, of
-the epoch that validates best, in bfloat16 (rows without a `precision`: in float32). Everything is at
-112 pixels, with at most 500 training images and 600 test images of a task.
+the epoch that validates best, in bfloat16 (rows without a `precision`: in float32). Everything is
+at 112 pixels, with at most 500 training images and 600 test images of a task.
 
 Command: resumable. DINOV2 is a folder that `python benchmarks/real_ancestries.py dinov2-small
 DINOV2` writes; the tasks are those of the suite `pictures` and fashion_mnist, which must be
