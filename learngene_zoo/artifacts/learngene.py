@@ -7,7 +7,7 @@ tensor's shape.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -67,6 +67,17 @@ class Learngene:
             to_json(config.spec),
             to_json(config.details),
             fingerprint_of_state(self.state),
+        ]
+
+    def list_warnings(self) -> list[str]:
+        """Return the warnings of the trainings of its extraction, each with the training's name.
+
+        They are the first part of each `warning` in the metrics. The advice after the semicolon
+        names options of `finetune`.
+        """
+        return [
+            f"{', '.join([self.config.method, *names])}: {text.partition('; ')[0]}"
+            for names, text in _find_warnings(self.config.metrics)
         ]
 
     def with_config(self, **changes: Any) -> Learngene:
@@ -159,3 +170,15 @@ def load_learngene(folder: Path) -> Learngene:
         files = read_tokenizer_files(folder)
         check_tokenizer(files, config.spec, str(folder))
     return Learngene(config=config, state=state, files=files, folder=folder)
+
+
+def _find_warnings(record: Any, *names: str) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield the warnings in nested records, with the keys of the records that have them."""
+    if isinstance(record, list | tuple):
+        record = {str(number): inner for number, inner in enumerate(record, start=1)}
+    if not isinstance(record, Mapping):
+        return
+    if isinstance(text := record.get("warning"), str):
+        yield names, text
+    for name, inner in record.items():
+        yield from _find_warnings(inner, *names, name)

@@ -19,7 +19,6 @@ from learngene_zoo.cli.options import (
 )
 from learngene_zoo.cli.sections import SettingsCommand
 from learngene_zoo.families.spec import LIMITS, Pool
-from learngene_zoo.lifecycle.training_warnings import list_extraction_warnings
 from learngene_zoo.method.contract import PAPER, Extractor, Method, family
 from learngene_zoo.method.sizes import Target
 from learngene_zoo.runs.run import is_first
@@ -104,7 +103,7 @@ def build(method: Method) -> click.Command:
         for record in learngene.config.ancestries:
             for part in record.left_out:
                 say(f"left out of {record.source}: {part}", job)
-        for text in list_extraction_warnings(learngene) if is_first() else ():
+        for text in learngene.list_warnings() if is_first() else ():
             click.echo(f"warning: {printable(text)}", err=True)
         if task and method.tasks == "none" and not job.quiet:
             note(f"{method.name} uses no images; --task only sets the task of the descendants")

@@ -32,7 +32,7 @@ from learngene_zoo.atomic import check_file, claim, digest_of, new_file, resolve
 from learngene_zoo.errors import BadPlugin, Refused, WrongCall, unknown
 from learngene_zoo.families.family import Convention
 from learngene_zoo.families.spec import TextSpec
-from learngene_zoo.lifecycle.training_warnings import list_extraction_warnings, warn
+from learngene_zoo.lifecycle.training_warnings import warn
 from learngene_zoo.method.contract import (
     METHODS,
     Expander,
@@ -206,9 +206,13 @@ def extract(
     ]
     specs = [ancestry.spec for ancestry in opened]
     # Refuses impossible settings before anything is written.
+    adapted = ""
     with report_failure(name):
         if given is None:
+            before = extractor
             extractor = with_settings(method.adapt_preset(preset, specs), typed)
+            if extractor != before:
+                adapted = describe_changes(before, extractor)
         extractor.outline(specs)
     require_labels = method.uses_labels or method.tasks == "none"
     opened_tasks = [
@@ -229,8 +233,6 @@ def extract(
         **({"pool": pool} if pool else {}),
         **({"purpose": to_json(purpose)} if purpose else {}),
     }
-
-    adapted = describe_changes(method.preset(preset), extractor, typed) if given is None else ""
 
     def make(run: Run) -> Learngene:
         say_notes(opened_tasks, run)
@@ -268,7 +270,7 @@ def extract(
         force=force,
         data=stamps,
     )
-    for text in list_extraction_warnings(learngene):
+    for text in learngene.list_warnings():
         warn(text)
     return remember(learngene, origins, load_learngene, out) if origins else learngene
 

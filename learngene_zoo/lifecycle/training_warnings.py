@@ -10,14 +10,11 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from learngene_zoo.errors import TrainingWarning
 from learngene_zoo.families.spec import TextSpec
 from learngene_zoo.runs.run import is_first
-
-if TYPE_CHECKING:
-    from learngene_zoo.artifacts.learngene import Learngene
 
 MIN_VALIDATION = 30  # fewer compare epochs too coarsely to be used without a note
 PACKAGE = f"{Path(__file__).resolve().parents[1]}/"
@@ -31,30 +28,6 @@ def warn_of_training(model: Any) -> None:
         warn(str(metrics["warning"]))
     elif few and kept is not None:
         warn(f"epoch {kept} of {metrics['epochs']} is kept, by {few}")
-
-
-def list_extraction_warnings(learngene: Learngene) -> list[str]:
-    """Return the warnings of the trainings in an extraction, each with the name of its training.
-
-    They are the first part of each `warning` in the metrics. The advice after the semicolon names
-    options of `finetune`.
-    """
-    return [
-        f"{', '.join([learngene.config.method, *names])}: {text.partition('; ')[0]}"
-        for names, text in _find_warnings(learngene.config.metrics)
-    ]
-
-
-def _find_warnings(record: Any, *names: str) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Yield the warnings in nested records, with the keys of the records that have them."""
-    if isinstance(record, list | tuple):
-        record = {str(number): inner for number, inner in enumerate(record, start=1)}
-    if not isinstance(record, Mapping):
-        return
-    if isinstance(text := record.get("warning"), str):
-        yield names, text
-    for name, inner in record.items():
-        yield from _find_warnings(inner, *names, name)
 
 
 def warn(text: str) -> None:

@@ -6,7 +6,7 @@ steps. docs/results/finetuning.md has measurements on a real model.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from learngene_zoo.errors import unknown
@@ -77,18 +77,12 @@ def adapt_rates(
     return with_settings(extractor, changes)
 
 
-def describe_changes(preset: Extractor, extractor: Extractor, named: Collection[str]) -> str:
-    """Describe which settings of a preset were changed for the ancestry models, "" if none was.
-
-    Args:
-        preset: the extractor with the settings of the preset.
-        extractor: the same after `Extractor.adapt`, with those that the user names.
-        named: the names of these.
-    """
-    before = {setting.name: setting.default for setting in settings_of(preset)}
+def describe_changes(before: Extractor, after: Extractor) -> str:
+    """Describe the settings that were changed for the ancestry models."""
+    values = {setting.name: setting.default for setting in settings_of(before)}
     changes = [
-        f"--{setting.name.replace('_', '-')} {setting.default} instead of {before[setting.name]}"
-        for setting in settings_of(extractor)
-        if setting.name not in named and setting.default != before[setting.name]
+        f"--{setting.name.replace('_', '-')} {setting.default} instead of {values[setting.name]}"
+        for setting in settings_of(after)
+        if setting.default != values[setting.name]
     ]
-    return f"for a model of this width: {', '.join(changes)}" if changes else ""
+    return f"for a model of this width: {', '.join(changes)}"

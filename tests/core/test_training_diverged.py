@@ -20,7 +20,7 @@ from learngene_zoo.artifacts.records import LearngeneConfig
 from learngene_zoo.cli.main import main
 from learngene_zoo.errors import TrainingFailed
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.lifecycle.training_warnings import list_extraction_warnings, warn_of_training
+from learngene_zoo.lifecycle.training_warnings import warn_of_training
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
 from learngene_zoo.testing import tiny_task
@@ -306,7 +306,7 @@ def test_an_extraction_names_its_trainings_that_learnt_nothing() -> None:
         "sizes": [{"layers-1": {"at_chance": True, "warning": "second; train longer"}}],
     }
     config = LearngeneConfig(spec=START.spec, method="toy", metrics=metrics)
-    texts = list_extraction_warnings(Learngene(config=config, state={}))
+    texts = Learngene(config=config, state={}).list_warnings()
     assert texts == ["toy: first", "toy, sizes, 1, layers-1: second"]
 
 
