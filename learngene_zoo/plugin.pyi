@@ -169,6 +169,7 @@ from learngene_zoo.training.evaluate import Evaluation as Evaluation
 from learngene_zoo.training.evaluate import evaluate as evaluate
 from learngene_zoo.training.evaluate import evaluate_each as evaluate_each
 from learngene_zoo.training.fit import fit as fit
+from learngene_zoo.training.fit import mark_chance as mark_chance
 from learngene_zoo.training.fit import measure_validation as measure_validation
 from learngene_zoo.training.loop import parameter_groups as parameter_groups
 from learngene_zoo.training.loop import train as train

@@ -144,13 +144,17 @@ def find_constant_share(task: Task, split: str = "validation") -> float | None:
     return float(counts.max() / counts.sum())
 
 
-def describe_chance(value: float, task: Task, recipe: Recipe) -> str:
-    """Return a warning if a validation accuracy does not exceed a constant answer's, else ""."""
+def describe_chance(value: float, task: Task, recipe: Recipe, images: int | None = None) -> str:
+    """Return a warning if a validation accuracy does not exceed a constant answer's, else "".
+
+    It names the number of validation samples: `images`, at most and by default all of the task.
+    """
     share = find_constant_share(task)
     if share is None or value > share:
         return ""
+    count = min(images or task.sizes["validation"], task.sizes["validation"])
     return (
-        f"the model is no better than a constant answer on {task.sizes['validation']} validation"
+        f"the model is no better than a constant answer on {count} validation"
         f" {task.sample_noun}s ({value:.4f}, and {share:.4f} by the most frequent class); train"
         f" again with a smaller lr ({recipe.lr:g} was used), or for longer"
     )
@@ -171,12 +175,27 @@ def measure_validation(
         run: the run.
     """
     validation = evaluate(model, task, "validation", input_format, run)
-    warning = describe_chance(validation.value, task, recipe) if recipe.epochs else ""
     return {
         f"validation_{validation.metric}": validation.value,
         "validation_images": validation.images,
-        **({"at_chance": True, "warning": warning} if warning else {}),
+        **mark_chance(validation.value, task, recipe),
     }
+
+
+def mark_chance(
+    value: float, task: Task, recipe: Recipe, *, images: int | None = None
+) -> dict[str, Json]:
+    """Return `at_chance` and a `warning` if a training's result is no better than a constant
+    answer's, else nothing.
+
+    Args:
+        value: the metric of the task on validation samples; of several models, that of the best.
+        task: the task.
+        recipe: the recipe of the training; one without epochs has no warning.
+        images: how many validation samples were used; by default all.
+    """
+    warning = describe_chance(value, task, recipe, images) if recipe.epochs else ""
+    return {"at_chance": True, "warning": warning} if warning else {}
 
 
 def check_progress(steps: Iterator[Step], classes: int) -> Iterator[Step]:

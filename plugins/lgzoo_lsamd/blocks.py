@@ -42,10 +42,12 @@ if TYPE_CHECKING:
         Json,
         Learngene,
         LearngeneConfig,
+        Recipe,
         Run,
         Spec,
         StateDict,
         Target,
+        Task,
     )
 
 Stage = tuple[int, ...]
@@ -145,6 +147,25 @@ def count_usage(results: Mapping[str, SearchResult]) -> tuple[int, ...]:
     return tuple(
         sum(layer) for layer in zip(*(result.paths for result in results.values()), strict=True)
     )
+
+
+def collect_metrics(
+    results: Mapping[str, SearchResult], tasks: Sequence[Task], recipe: Recipe
+) -> dict[str, Json]:
+    """Return the accuracies of the super nets, and the warnings of those at chance, by task.
+
+    Args:
+        results: of the searches, by task.
+        tasks: those searched on.
+        recipe: of the searches; the rate of a single task may differ.
+    """
+    from learngene_zoo.plugin import mark_chance
+
+    accuracies = {name: result.validation_accuracy for name, result in results.items()}
+    marks = {task.name: mark_chance(accuracies[task.name], task, recipe) for task in tasks}
+    at_chance = {name: mark for name, mark in marks.items() if mark}
+    metrics: dict[str, Json] = {"validation_accuracy": accuracies}
+    return metrics | ({"searches": at_chance} if at_chance else {})
 
 
 def list_unused(details: LsamdDetails) -> tuple[int, ...]:

@@ -45,6 +45,7 @@ from lgzoo_lsamd.blocks import (
     LsamdDetails,
     LsamdExpander,
     SearchResult,
+    collect_metrics,
     count_usage,
     encode_details,
     list_unused,
@@ -140,11 +141,10 @@ class LsamdExtractor(Extractor):
                 G, len(results), threshold=self.threshold, top=top, seed=run.seed
             )  # G_i > tau
             warn_of_selection(details)
-            accuracies = {task: result.validation_accuracy for task, result in results.items()}
             config = replace(
                 config,
                 details=encode_details(replace(details, datasets=results)),
-                metrics={"validation_accuracy": accuracies},
+                metrics=collect_metrics(results, tasks, self.each.training),
             )
         state = select_base_blocks(ancestry.state, ancestry.spec, read_kept_blocks(config))
         return Learngene(config=config, state=state)

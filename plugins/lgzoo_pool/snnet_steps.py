@@ -72,7 +72,7 @@ def train_network(
     Returns:
         The network's tensors and the metrics.
     """
-    from learngene_zoo.plugin import guide, state_of, train, training_images
+    from learngene_zoo.plugin import guide, mark_chance, state_of, train, training_images
     from lgzoo_pool.modules.network import measure_paths, stitch_anchors
     from lgzoo_pool.modules.objectives import SampledPaths, freeze_anchors
 
@@ -88,10 +88,17 @@ def train_network(
     for step in train(objective, batches, recipe, run, unused=True, label="stitched anchors"):
         objective.finished.fill_(step.step)
 
-    training = {"training_images": batches.images, "epochs": recipe.epochs, "paths": len(paths)}
+    training: dict[str, Json] = {
+        "training_images": batches.images,
+        "epochs": recipe.epochs,
+        "paths": len(paths),
+    }
     names = [name_path(number, path) for number, path in enumerate(layout.paths)]
     limit = settings.paths.evaluated
     metrics = measure_paths(network, names, task, input_format, run, images=limit)
+    if rows := metrics.get("paths"):
+        best = max(row[task.metric] for row in rows)
+        training |= mark_chance(best, task, recipe, images=limit)
     return state_of(network.cpu()), {"training": training, **metrics}
 
 

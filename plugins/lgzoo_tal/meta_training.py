@@ -24,6 +24,7 @@ from learngene_zoo.plugin import (
     derive_seed,
     details_of,
     evaluate,
+    mark_chance,
     model_of,
     once,
     open_task,
@@ -323,12 +324,25 @@ class MetaTraining:
             "steps": epochs * self.batches.steps,
         }
         if self.stage.step.judged != 0:
-            record["untrained"] = {
+            found = {
                 task.name: dict(self._measure_accuracies(number))
                 for number, task in enumerate(self.tasks)
             }
+            record |= {"untrained": found, **self._mark_chance(found)}
         state = state_of(self.objective.hypernet.cpu())
         return {name: tensor.clone() for name, tensor in state.items()}, record
+
+    def _mark_chance(self, found: Mapping[str, Mapping[str, float]]) -> dict[str, Json]:
+        """Return the tasks on which no predicted model is better than a constant answer, each with
+        a warning.
+        """
+        recipe, images = self.stage.recipe, self.stage.step.judged
+        marks = {
+            task.name: mark_chance(max(found[task.name].values()), task, recipe, images=images)
+            for task in self.tasks
+        }
+        at_chance = {name: mark for name, mark in marks.items() if mark}
+        return {"at_chance": at_chance} if at_chance else {}
 
     def _measure_accuracies(self, number: int) -> Iterator[tuple[str, float]]:
         """Yield the validation accuracy of predicted models of three depths on one task.
@@ -386,7 +400,9 @@ def collect_learngene(
         prefix = get_prefix(owner)
         tensors = {f"{prefix}{to_learngene_name(name)}": part.state[name] for name in part.state}
         state = {**state, **tensors}
-    metrics = {"stage_1": first.record} if first else {}
+    metrics = {"stage_1": dict(first.record)} if first else {}
+    if first and seconds:  # the models of stage 1 are not the result
+        metrics["stage_1"].pop("at_chance", None)
     metrics |= {
         f"stage_2/{owner}" if owner else "stage_2": part.record for owner, part in seconds.items()
     }

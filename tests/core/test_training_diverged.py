@@ -24,6 +24,7 @@ from learngene_zoo.lifecycle.training_warnings import warn_of_training
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
 from learngene_zoo.testing import tiny_task
+from learngene_zoo.training import fit as fitting
 from learngene_zoo.training import loop, tuning
 from learngene_zoo.training.evaluate import evaluate
 from learngene_zoo.training.fit import check_progress, describe_chance, find_constant_share, fit
@@ -308,6 +309,24 @@ def test_an_extraction_names_its_trainings_that_learnt_nothing() -> None:
     config = LearngeneConfig(spec=START.spec, method="toy", metrics=metrics)
     texts = Learngene(config=config, state={}).list_warnings()
     assert texts == ["toy: first", "toy, sizes, 1, layers-1: second"]
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "expected"),
+    [
+        ("lsamd", {}, ["lsamd, searches, digits"]),
+        ("nested", {}, ["nested, largest"]),
+        ("ghn3", {"judged": 8}, ["ghn3, stage_2, at_chance, digits"]),
+    ],
+)
+def test_methods_with_a_training_of_their_own_warn_too(
+    method: str, settings: dict[str, Any], expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fitting, "find_constant_share", lambda task: 1.0)
+    with pytest.warns(UserWarning, match="no better than a constant answer"):
+        learngene = lg.extract(method, preset="smoke", task="digits", run=RUN, **settings)
+    named = [text.partition(":")[0] for text in learngene.list_warnings()]
+    assert [name for name in named if "teach" not in name] == expected
 
 
 def test_the_extract_command_prints_them(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from learngene_zoo.pretrained.ancestry import Ancestry
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import with_settings
 from learngene_zoo.testing import tiny_task
+from learngene_zoo.training import fit
 from learngene_zoo.training.evaluate import evaluate
 from lgzoo_pool.details import StitchedDetails, read_details
 from lgzoo_pool.snnet import SnnetExpander
@@ -80,6 +81,15 @@ def test_the_recorded_accuracy_is_that_of_the_descendant(gene: Learngene) -> Non
         )
         assert evaluation.value == pytest.approx(gene.config.metrics["paths"][number]["accuracy"])
         assert descendant.task == "tiny"
+
+
+def test_paths_that_learnt_nothing_have_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not extract_snnet(make_anchors()).list_warnings()
+    monkeypatch.setattr(fit, "find_constant_share", lambda task: 1.0)
+    texts = extract_snnet(make_anchors()).list_warnings()
+    assert [text.partition(" on ")[0] for text in texts] == [
+        "snnet, training: the model is no better than a constant answer"
+    ]
 
 
 def test_every_part_is_done_once(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from learngene_zoo.plugin import (
     evaluate,
     guide,
     map_axes,
+    mark_chance,
     model_of,
     objective_for,
     state_of,
@@ -233,5 +234,6 @@ def train_slices(
         metrics[name] = {
             f"validation_{result.metric}": result.value,
             "validation_images": result.images,
+            **(mark_chance(result.value, task, recipe) if name == "largest" else {}),
         }
     return trained, {**metrics, "sizes": len(slices), "training_images": loader.images}
