@@ -94,12 +94,15 @@ def build_cells(suites: Sequence[str], options: dict[str, Any], job: Job) -> lis
     for name in dict.fromkeys(methods):
         if methods.count(name) > 1:
             note(f"{name} is given {methods.count(name)} times; it is measured once")
+    extraction_tasks = tasks_named(split_words(options["extract_task"]))
+    if extraction_tasks and not options["cost"]:
+        check_extraction_tasks(methods)
     arms = standard_arms(
         methods,
         preset=options["preset"],
         settings=_settings(options["set"], options["preset"]),
         ancestries=options["ancestry"],
-        tasks=tasks_named(split_words(options["extract_task"])),
+        tasks=extraction_tasks,
         leave_out=options["leave_out"],
         image_size=options["image_size"],
     )
@@ -118,6 +121,15 @@ def build_cells(suites: Sequence[str], options: dict[str, Any], job: Job) -> lis
         offline=job.run.offline,
         say=note,
     )
+
+
+def check_extraction_tasks(methods: Sequence[str]) -> None:
+    """Raise `WrongCall` if no method extracts from a task."""
+    from learngene_zoo.method.contract import METHODS
+
+    if all(METHODS.load(name).tasks == "none" for name in methods):
+        names = ", ".join(dict.fromkeys(methods))
+        raise WrongCall(f"no task is read by the extraction of {names}; leave out --extract-task")
 
 
 def split_words(values: Sequence[str]) -> tuple[str, ...]:

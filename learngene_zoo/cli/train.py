@@ -224,7 +224,9 @@ def _describe_kept(epoch: int | None, metrics: Mapping[str, Any], noun: str) -> 
         return ""
     few = describe_few(metrics, noun)
     if epoch:
-        return f"epoch {epoch} of {metrics['epochs']} is kept{f', by {few}' if few else ''}; "
+        return (
+            f"epoch {epoch} of {metrics['epochs']} is kept{f', chosen by {few}' if few else ''}; "
+        )
     better = f"a better result on {few}" if few else "a better validation result"
     return f"no epoch has {better}. The model before training is kept; "
 

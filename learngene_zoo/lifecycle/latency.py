@@ -10,6 +10,7 @@ from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.family import Convention, Cost
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.method.sizes import Budget, Member
+from learngene_zoo.runs.progress import print_note
 from learngene_zoo.runs.run import Run
 from learngene_zoo.text import count_noun, human_count, human_seconds
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 WARM_UP, REPEATS = 5, 30
+BUSY = 1.5  # times as long as the processor works for this process
 
 
 def choose(
@@ -128,7 +130,10 @@ def latency(spec: Spec, run: Run) -> float:
 
 
 def time_forward(model: nn.Module, inputs: torch.Tensor, run: Run) -> float:
-    """Measure the seconds of one forward pass of a module in eval mode, as `latency` does."""
+    """Measure the seconds of one forward pass of a module in eval mode, as `latency` does.
+
+    Prints a note if the processor was shared with other programs.
+    """
     from statistics import median  # slow to import
 
     import torch
@@ -139,7 +144,7 @@ def time_forward(model: nn.Module, inputs: torch.Tensor, run: Run) -> float:
     device = open_device(run)
     model.to(device)
     inputs = inputs.to(device)
-    seconds = []
+    seconds, busy = list[float](), time.process_time()
     with torch.inference_mode():
         for _ in range(WARM_UP + REPEATS):
             started = time.perf_counter()
@@ -147,4 +152,11 @@ def time_forward(model: nn.Module, inputs: torch.Tensor, run: Run) -> float:
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
             seconds.append(time.perf_counter() - started)
+    busy = time.process_time() - busy
+    if device.type == "cpu" and sum(seconds) > BUSY * busy:
+        print_note(
+            "the processor is busy with other programs, so latencies are too long; measure again "
+            "when it is idle",
+            "busy processor",
+        )
     return median(seconds[WARM_UP:])

@@ -194,12 +194,12 @@ def export(
         ZooError: as `runtimes.export_descendant` does.
     """
     run, task = run or own_run(), parse_task(task)
-    check_file(Path(out), force)
     if task is not None and dtype != "int8":
         raise WrongCall(
             f"the task {task!r:.60} is used only for dtype int8; leave it out, or choose dtype int8"
         )
     check_format(Path(out), dtype)
+    check_file(Path(out), force)
     from learngene_zoo.lifecycle.runtimes import export_descendant
 
     descendant = open_model(model, offline=run.offline)

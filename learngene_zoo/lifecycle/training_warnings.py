@@ -15,6 +15,7 @@ from typing import Any
 from learngene_zoo.errors import TrainingWarning
 from learngene_zoo.families.spec import TextSpec
 from learngene_zoo.runs.run import is_first
+from learngene_zoo.text import count_noun
 
 MIN_VALIDATION = 30  # fewer compare epochs too coarsely to be used without a note
 PACKAGE = f"{Path(__file__).resolve().parents[1]}/"
@@ -27,7 +28,7 @@ def warn_of_training(model: Any) -> None:
     if metrics.get("warning"):
         warn(str(metrics["warning"]))
     elif few and kept is not None:
-        warn(f"epoch {kept} of {metrics['epochs']} is kept, by {few}")
+        warn(f"epoch {kept} of {metrics['epochs']} is kept, chosen by {few}")
 
 
 def warn(text: str) -> None:
@@ -46,7 +47,8 @@ def describe_few(metrics: Mapping[str, Any], noun: str) -> str:
     samples = metrics.get("validation_images", MIN_VALIDATION)
     if samples >= MIN_VALIDATION:
         return ""
-    return f"only {samples} validation {noun}s, where one is {100 / samples:.0f} points"
+    counted = count_noun(samples, f"validation {noun}")
+    return f"only {counted}, where one is {100 / samples:.0f} points"
 
 
 @contextmanager

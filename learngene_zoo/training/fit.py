@@ -150,7 +150,7 @@ def describe_chance(value: float, task: Task, recipe: Recipe, images: int | None
     It names the number of validation samples: `images`, at most and by default all of the task.
     """
     share = find_constant_share(task)
-    if share is None or value > share:
+    if share is None or share == 1 or value > share:  # one class in all samples says nothing
         return ""
     count = min(images or task.sizes["validation"], task.sizes["validation"])
     return (

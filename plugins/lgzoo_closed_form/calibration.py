@@ -160,7 +160,7 @@ def sample_pictures(
     steps = progress(range(loader.steps), f"reading images of {task.name}", run.progress)
     inputs = [batch.inputs for _, batch in zip(steps, loader.epoch(0))]
     if isinstance(spec, TextSpec):
-        return _draw_words(inputs, settings, spec, run)
+        return _draw_words(inputs, settings, task, spec, run)
     images = torch.cat(inputs)
     prefix = spec.prefix_tokens
     patches = require_pictures(spec).patches
@@ -168,14 +168,27 @@ def sample_pictures(
     order_BN = torch.from_numpy(draws).argsort(dim=1)
     patches_BK = order_BN[:, : max(settings.tokens - prefix, 1)] + prefix
     tokens_BK = torch.cat([torch.arange(prefix).expand(len(images), -1), patches_BK], dim=1)
+    note_few_tokens(tokens_BK.numel(), task, spec)
     weights_BK = torch.ones(tokens_BK.shape, dtype=torch.float64)
     if prefix:
         weights_BK[:, 0] = settings.class_weight
     return Pictures(images, tokens_BK, weights_BK.flatten(), run.progress)
 
 
+def note_few_tokens(tokens: int, task: Task, spec: Spec) -> None:
+    """Print a note if there are fewer tokens than channels: the equations have many solutions."""
+    from learngene_zoo.plugin import print_note
+
+    if tokens < spec.width:
+        print_note(
+            f"{task.name} has {tokens} tokens to calibrate with, fewer than the {spec.width} "
+            f"channels of the model; give some hundred {task.sample_noun}s",
+            "few tokens",
+        )
+
+
 def _draw_words(
-    batches: Sequence[Tokens], settings: Calibration, spec: TextSpec, run: Run
+    batches: Sequence[Tokens], settings: Calibration, task: Task, spec: TextSpec, run: Run
 ) -> Pictures:
     """Return texts as ids of equal length, with randomly drawn tokens that are no padding."""
     import torch
@@ -200,6 +213,7 @@ def _draw_words(
     order_BN = draws_BN.masked_fill(mask_BN == 0, 2.0).argsort(dim=1)
     tokens_BK = order_BN[:, : settings.tokens]
     weights_BK = mask_BN.gather(1, tokens_BK).double()  # padding counts nothing
+    note_few_tokens(int(weights_BK.sum()), task, spec)
     return Pictures(ids_BN, tokens_BK, weights_BK.flatten(), run.progress)
 
 

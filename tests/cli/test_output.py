@@ -236,7 +236,11 @@ def test_a_result_of_any_metric_is_printed() -> None:
     ("kept", "images", "expected"),
     [
         (2, 100, "epoch 2 of 5 is kept; "),
-        (2, 5, "epoch 2 of 5 is kept, by only 5 validation images, where one is 20 points; "),
+        (
+            2,
+            5,
+            "epoch 2 of 5 is kept, chosen by only 5 validation images, where one is 20 points; ",
+        ),
         (0, 100, "no epoch has a better validation result. The model before training is kept; "),
         (
             0,

@@ -231,6 +231,14 @@ CALLS = {
         "error: the method first_k cannot draw its learngenes; methods that can: closed_form, ",
     ),
     "plot lsamd -o new.gif": (2, "error: expected a file name that ends in .png or .svg, got "),
+    "export finetuned -o photos": (
+        2,
+        "error: expected a path that ends in .onnx or .pt2, got photos\n",
+    ),
+    "bench digits --method first_k --extract-task digits -o new": (
+        2,
+        "error: no task is read by the extraction of first_k; leave out --extract-task\n",
+    ),
     "export finetuned -o new.tflite": (
         2,
         "error: expected a path that ends in .onnx or .pt2, got new.tflite\n",

@@ -89,6 +89,9 @@ def test_what_extractions_see_is_for_methods_that_see_several_tasks() -> None:
         for arm in standard_arms(["lsamd", "pretrain_finetune"], tasks=["objects"])
     }
     assert alone["lsamd"] == alone["pretrain_finetune"] == ("objects",)
+    several = standard_arms(["first_k", "closed_form"], tasks=["objects"])
+    named = {arm.name: arm.tasks for arm in several}
+    assert (named["first_k"], named["closed_form"]) == ((), ("objects",))
     left = {arm.name: arm for arm in standard_arms(["lsamd"], leave_out=True)}
     assert left["lsamd"].tasks == DEFAULT_TASKS
     assert left["lsamd"].tasks_for("objects") == DEFAULT_TASKS[1:]

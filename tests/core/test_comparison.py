@@ -14,7 +14,7 @@ from torch import nn
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import Descendant, assemble
 from learngene_zoo.cli.main import main
-from learngene_zoo.errors import WrongCall
+from learngene_zoo.errors import TrainingWarning, WrongCall
 from learngene_zoo.families.spec import InputFormat
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.lifecycle import comparison
@@ -125,6 +125,14 @@ def test_what_is_counted_is_what_the_closed_form_says(sizes: dict[str, int]) -> 
 def test_a_convolution_is_counted_in_multiply_adds() -> None:
     images = InputFormat(image_size=8, mean=(0.5,) * 3, std=(0.5,) * 3)
     assert cost_of(nn.Conv2d(3, 4, 3, bias=False), images) == (108, 108 * 36)
+
+
+def test_random_heads_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("learngene_zoo.lifecycle.opening.open_task", lambda name, **_: TASK)
+    tuned = replace(model(0), provenance={"trained_on": {}})
+    with pytest.warns(TrainingWarning, match="the head is random") as found:
+        lifecycle.compare(tuned, model(1), task="tiny", run=RUN)
+    assert len(found) == 1
 
 
 def test_a_model_of_other_classes_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,13 +15,16 @@ WARM_UP, REPEATS = 5, 30
 
 
 class Clock:
-    """Simulated time."""
+    """Simulated time, of which this process has a share."""
 
-    def __init__(self) -> None:
-        self.now = 0.0
+    def __init__(self, share: float = 1.0) -> None:
+        self.now, self.share = 0.0, share
 
     def perf_counter(self) -> float:
         return self.now
+
+    def process_time(self) -> float:
+        return self.share * self.now
 
     def spend(self, seconds: list[float]) -> Callable[..., torch.Tensor]:
         """Return a function whose calls take these seconds in turn."""
@@ -57,6 +60,21 @@ def test_the_warm_up_of_a_model_does_not_count(monkeypatch: pytest.MonkeyPatch) 
     assert latency.time_forward(
         model, torch.zeros(1, 3, 8, 8), Run(threads=1, device="cpu")
     ) == pytest.approx(15.5)
+
+
+@pytest.mark.parametrize(("share", "is_busy"), [(0.5, True), (1.0, False), (2.0, False)])
+def test_a_busy_processor_is_named(
+    share: float, is_busy: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notes = list[str]()
+    clock = Clock(share)
+    monkeypatch.setattr(latency, "time", clock)
+    monkeypatch.setattr(latency, "print_note", lambda text, key: notes.append(text))
+    model = Model(clock.spend(slow_at_first(1.0)))
+    latency.time_forward(model, torch.zeros(1, 3, 8, 8), Run(threads=1, device="cpu"))
+    assert [text.partition(",")[0] for text in notes] == (
+        ["the processor is busy with other programs"] if is_busy else []
+    )
 
 
 def test_a_model_and_its_file_are_timed_in_turns_without_the_warm_up(

@@ -104,7 +104,11 @@ def test_every_cell_of_the_report_has_its_heading(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("images", "epoch", "text"),
     [
-        (19, 1, "front 2x32: epoch 1 of 2 is kept, by only 19 validation images, where one is 5 "),
+        (
+            19,
+            1,
+            "front 2x32: epoch 1 of 2 is kept, chosen by only 19 validation images, where one is 5 ",
+        ),
         (300, 2, "front 2x32: epoch 2 of 2 is kept"),
         (19, 0, "front 2x32: none of 2 epochs has a better result on only 19 validation images, "),
         (300, 0, "2x32: none of 2 epochs has a better validation result; epoch 0, the ridge head "),

@@ -86,7 +86,7 @@ def standard_arms(
         settings: the settings of each method's extractor, by method.
         ancestries: the ancestry models; () for the bundled one.
         tasks: the tasks of extractions over several tasks; a single one is also that of extractions
-            over one task.
+            over one task. Methods without a task ignore them.
         leave_out: whether the cell's own task is hidden from extractions over several tasks.
         image_size: of the ancestry models and of descendants. None: their own.
 
@@ -115,7 +115,7 @@ def standard_arms(
         if base.extractor.needs_tasks() and method.tasks == "many":
             extraction_tasks = tuple(tasks) or tuple(method.references(()) if leave_out else ())
             base = replace(base, tasks=extraction_tasks, leave_out=leave_out)
-        elif base.extractor.needs_tasks() and len(tasks) == 1:
+        elif base.extractor.needs_tasks() and method.tasks == "one" and len(tasks) == 1:
             base = replace(base, tasks=tuple(tasks))
         arms += [
             base,

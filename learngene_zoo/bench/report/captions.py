@@ -45,6 +45,7 @@ INTERVALS: dict[Interval, str] = {  # explanations of the numbers beside a mean
     "of each",
 }
 FEW_TASKS = 3  # with at most this many tasks, gains are also shown task by task
+SHOWN_ARMS = 3  # of those at chance
 
 
 def describe_missing(summary: Summary) -> list[str]:
@@ -102,6 +103,23 @@ def describe_losses(summary: Summary) -> str:
         f"training ({worst.arm}: {100 * worst.untrained.value:.1f} to "
         f"{100 * worst.value.value:.1f}): gains over such arms are partly their loss; see the "
         "gains before training, or train with more --epochs or other rates (--tune)"
+    )
+
+
+def describe_chance(summary: Summary) -> str:
+    """Return a warning if results after training are no better than a constant answer, or ""."""
+    trained = [row for row in summary.rows if row.epochs and row.chance is not None]
+    largest = max((row.epochs for row in trained), default=0)
+    trained = [row for row in trained if row.epochs == largest]
+    at_chance = [row for row in trained if (row.value or 0.0) <= (row.chance or 0.0)]
+    if not at_chance:
+        return ""
+    arms = list(dict.fromkeys(row.arm for row in at_chance))
+    more = f" and {len(arms) - SHOWN_ARMS} more" if len(arms) > SHOWN_ARMS else ""
+    return (
+        f"{len(at_chance)} of {count_noun(len(trained), 'result')} after training are no better "
+        f"than a constant answer ({', '.join(arms[:SHOWN_ARMS])}{more}): a gain between two of "
+        "them says nothing; train with more --epochs, more images or other rates (--tune)"
     )
 
 

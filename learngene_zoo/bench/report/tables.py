@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from learngene_zoo.bench.report.captions import describe_losses
+from learngene_zoo.bench.report.captions import describe_chance, describe_losses
 from learngene_zoo.bench.report.gain_tables import (
     gains,
     gains_before_training,
@@ -36,14 +36,15 @@ def compact(summary: Summary) -> list[TextTable]:
     """Return tables with one line per arm and size, averaged over tasks.
 
     The columns are the metric untrained and with every budget, and the gains with the largest
-    budget. There is a table for each split and metric; below the last one is the warning about arms
-    that lose by their training.
+    budget. There is a table for each split and metric; below the last one are the warnings about
+    arms that lose by their training or end at chance.
     """
     kinds = dict.fromkeys(
         (line.condition.split, line.condition.metric) for line in summary.averages
     )
     tables = [_compact(summary, split, metric) for split, metric in kinds]
-    return [*tables[:-1], *(replace(table, note=describe_losses(summary)) for table in tables[-1:])]
+    note = "; ".join(filter(None, (describe_losses(summary), describe_chance(summary))))
+    return [*tables[:-1], *(replace(table, note=note) for table in tables[-1:])]
 
 
 def _compact(summary: Summary, split: str, metric: str) -> TextTable:

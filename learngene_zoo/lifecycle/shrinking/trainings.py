@@ -27,7 +27,7 @@ class ShrinkTraining:
     def describe(self) -> str:
         """Describe which epoch is kept, and by how many validation samples if these are few."""
         if self.kept_epoch:
-            chosen = f", by {self.few}" if self.few else ""
+            chosen = f", chosen by {self.few}" if self.few else ""
             return f"{self.candidate}: epoch {self.kept_epoch} of {self.epochs} is kept{chosen}"
         better = f"a better result on {self.few}" if self.few else "a better validation result"
         return (

@@ -136,7 +136,7 @@ def distil_model(
     from learngene_zoo.plugin import without_head
 
     spec, images = student.spec, student.input_format
-    label = f"distilling {spec.layers} layers on {task.name}"
+    label = f"distilling {spec.layers} layer{'' if spec.layers == 1 else 's'} on {task.name}"
     state, metrics = train_with_teacher(
         settings, student.model(), spec, images, teacher, task, run, label
     )
