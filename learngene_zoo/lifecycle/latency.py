@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 WARM_UP, REPEATS = 5, 30
 BUSY = 1.5  # times as long as the processor works for this process
+LONG_ENOUGH = 0.5  # seconds of a measurement in which the share of the processor is known
 
 
 def choose(
@@ -153,7 +154,7 @@ def time_forward(model: nn.Module, inputs: torch.Tensor, run: Run) -> float:
                 torch.cuda.synchronize(device)
             seconds.append(time.perf_counter() - started)
     busy = time.process_time() - busy
-    if device.type == "cpu" and sum(seconds) > BUSY * busy:
+    if device.type == "cpu" and sum(seconds) > max(BUSY * busy, LONG_ENOUGH):
         print_note(
             "the processor is busy with other programs, so latencies are too long; measure again "
             "when it is idle",
