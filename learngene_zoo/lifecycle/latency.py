@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 WARM_UP, REPEATS = 5, 30
-BUSY = 1.5  # times as long as the processor works for this process
+BUSY = 1.5  # a measurement takes this many times the processor's time for it
 LONG_ENOUGH = 0.5  # seconds of a measurement in which the share of the processor is known
 
 
@@ -145,7 +145,7 @@ def time_forward(model: nn.Module, inputs: torch.Tensor, run: Run) -> float:
     device = open_device(run)
     model.to(device)
     inputs = inputs.to(device)
-    seconds, busy = list[float](), time.process_time()
+    seconds, before = list[float](), time.process_time()
     with torch.inference_mode():
         for _ in range(WARM_UP + REPEATS):
             started = time.perf_counter()
@@ -153,8 +153,8 @@ def time_forward(model: nn.Module, inputs: torch.Tensor, run: Run) -> float:
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
             seconds.append(time.perf_counter() - started)
-    busy = time.process_time() - busy
-    if device.type == "cpu" and sum(seconds) > max(BUSY * busy, LONG_ENOUGH):
+    worked = time.process_time() - before
+    if device.type == "cpu" and sum(seconds) > max(BUSY * worked, LONG_ENOUGH):
         print_note(
             "the processor is busy with other programs, so latencies are too long; measure again "
             "when it is idle",
