@@ -26,13 +26,24 @@ SCORES = {
 }
 
 
-def write_scores(path: Path) -> str:
+class OldMember:
+    """A member of an enumeration that is stored as Python 3.11.0 to 3.11.3 does."""
+
+    def __init__(self, kind: type) -> None:
+        self.kind = kind
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (self.kind, "VIT")
+
+
+def write_scores(path: Path, old: bool = False) -> str:
     """Write a file in the layout of the authors', and return its path."""
     name = "src.models.enums"
     module = ModuleType(name)
     kind = StrEnum("ModelType", {"VIT": "dino_vitb16"}, module=name)
     module.ModelType = kind  # type: ignore[attr-defined]
-    facts = {"model_type": kind("dino_vitb16"), "num_blocks": 4, "metadata": {"seed": 42}}
+    member = OldMember(kind) if old else kind("dino_vitb16")
+    facts = {"model_type": member, "num_blocks": 4, "metadata": {"seed": 42}}
     with pytest.MonkeyPatch.context() as patch:
         for package in ("src", "src.models"):
             patch.setitem(sys.modules, package, ModuleType(package))
@@ -77,6 +88,11 @@ def test_without_stored_weights_a_learngene_is_the_scores(tmp_path: Path) -> Non
     learngene = extract_scores(write_scores(tmp_path / "scores.pt"), store=False)
     assert set(learngene.state) == {"importance.heads", "importance.hidden"}
     assert learngene.config.details["stored"] is False
+
+
+def test_files_of_older_pythons_are_read(tmp_path: Path) -> None:
+    heads, _ = read_scores(write_scores(tmp_path / "scores.pt", old=True), SPEC)
+    assert torch.equal(heads, SCORES["head_scores"].double())
 
 
 def test_learngenes_that_measure_are_recorded_as_before() -> None:

@@ -10,10 +10,10 @@ import os
 import socket
 import subprocess
 import sys
-import tarfile
 import tempfile
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 from learngene_zoo.bench.grid.cell import Cell, Extraction
 from learngene_zoo.bench.running.executors import Executor, Failure, Job, Outcome, perform
@@ -133,11 +133,12 @@ def run_remotely(
 
 
 def pack(extraction: Extraction, out: Path) -> bytes:
-    """Return a finished extraction's learngene and cost record, as the bytes of a tar file."""
+    """Return a finished extraction's learngene and cost record, as the bytes of a zip file."""
     buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as tar:
-        for path in (extraction.folder(out), extraction.record(out)):
-            tar.add(path, arcname=path.name)
+    with ZipFile(buffer, "w") as archive:
+        for root in (extraction.folder(out), extraction.record(out)):
+            for path in (root, *sorted(root.rglob("*"))):
+                archive.write(path, path.relative_to(root.parent))
     return buffer.getvalue()
 
 
@@ -149,8 +150,8 @@ def unpack(packed: bytes, extraction: Extraction, out: Path) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(folder.with_name(f"{folder.name}.lock")):
         if not is_finished(extraction, out):
-            with tarfile.open(fileobj=io.BytesIO(packed)) as tar:
-                tar.extractall(folder.parent, filter="data")
+            with ZipFile(io.BytesIO(packed)) as archive:
+                archive.extractall(folder.parent)
 
 
 def _import_ray() -> Any:
