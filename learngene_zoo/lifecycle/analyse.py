@@ -77,9 +77,10 @@ def compare(
     data = open_task_for(first_model, task, "compare", run)
     models = {"the first model": first_model, "the second model": second_model}
     note_other_cut(data, task, split, models)
+    result = compare_models(first_model, second_model, data, split, run, timed=timed)
     for model in (first_model, second_model):
         note_random_head(model)
-    return compare_models(first_model, second_model, data, split, run, timed=timed)
+    return result
 
 
 @refuse_unknown_arguments
