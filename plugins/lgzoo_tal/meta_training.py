@@ -342,7 +342,7 @@ class MetaTraining:
             for task in self.tasks
         }
         at_chance = {name: mark for name, mark in marks.items() if mark}
-        return {"at_chance": at_chance} if at_chance else {}
+        return {"tasks_at_chance": at_chance} if at_chance else {}
 
     def _measure_accuracies(self, number: int) -> Iterator[tuple[str, float]]:
         """Yield the validation accuracy of predicted models of three depths on one task.
@@ -402,7 +402,7 @@ def collect_learngene(
         state = {**state, **tensors}
     metrics = {"stage_1": dict(first.record)} if first else {}
     if first and seconds:  # the models of stage 1 are not the result
-        metrics["stage_1"].pop("at_chance", None)
+        metrics["stage_1"].pop("tasks_at_chance", None)
     metrics |= {
         f"stage_2/{owner}" if owner else "stage_2": part.record for owner, part in seconds.items()
     }

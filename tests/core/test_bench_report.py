@@ -597,17 +597,17 @@ def test_arms_that_end_below_their_start_are_named() -> None:
 
 def test_results_at_chance_are_named() -> None:
     measured = [replace(row, chance=0.05) for row in rows(epochs=(1, 4))]
-    assert captions.describe_chance(summarise(measured)) == ""
+    assert captions.describe_arms_at_chance(summarise(measured)) == ""
     weak = [
         replace(row, chance=row.value if row.arm == "lsamd shuffled" else 0.05) for row in measured
     ]
-    text = captions.describe_chance(summarise(weak))
+    text = captions.describe_arms_at_chance(summarise(weak))
     assert text.startswith(
         "4 of 24 results after training are no better than a constant answer (lsamd shuffled): "
     )
     assert tables.compact(summarise(weak))[-1].note == text
     unknown = [replace(row, chance=None) for row in weak]
-    assert captions.describe_chance(summarise(unknown)) == ""
+    assert captions.describe_arms_at_chance(summarise(unknown)) == ""
 
 
 def test_an_unfinished_bench_says_so() -> None:

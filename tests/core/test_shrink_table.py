@@ -107,7 +107,8 @@ def test_every_cell_of_the_report_has_its_heading(tmp_path: Path) -> None:
         (
             19,
             1,
-            "front 2x32: epoch 1 of 2 is kept, chosen by only 19 validation images, where one is 5 ",
+            "front 2x32: epoch 1 of 2 is kept, chosen by only 19 validation images, "
+            "where one is 5 points",
         ),
         (300, 2, "front 2x32: epoch 2 of 2 is kept"),
         (19, 0, "front 2x32: none of 2 epochs has a better result on only 19 validation images, "),

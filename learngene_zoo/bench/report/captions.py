@@ -106,7 +106,7 @@ def describe_losses(summary: Summary) -> str:
     )
 
 
-def describe_chance(summary: Summary) -> str:
+def describe_arms_at_chance(summary: Summary) -> str:
     """Return a warning if results after training are no better than a constant answer, or ""."""
     trained = [row for row in summary.rows if row.epochs and row.chance is not None]
     largest = max((row.epochs for row in trained), default=0)
