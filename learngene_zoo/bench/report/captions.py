@@ -117,7 +117,8 @@ def describe_arms_at_chance(summary: Summary) -> str:
     arms = list(dict.fromkeys(row.arm for row in at_chance))
     more = f" and {len(arms) - SHOWN_ARMS} more" if len(arms) > SHOWN_ARMS else ""
     return (
-        f"{len(at_chance)} of {count_noun(len(trained), 'result')} after training are no better "
+        f"{len(at_chance)} of {count_noun(len(trained), 'result')} after training "
+        f"{'is' if len(at_chance) == 1 else 'are'} no better "
         f"than a constant answer ({', '.join(arms[:SHOWN_ARMS])}{more}): a gain between two of "
         "them says nothing; train with more --epochs, more images or other rates (--tune)"
     )
