@@ -17,6 +17,7 @@ from learngene_zoo.artifacts.own_data import (
 from learngene_zoo.artifacts.records import is_own_data
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.lifecycle.training_warnings import warn
+from learngene_zoo.runs.folder import has_results, locate_run
 from learngene_zoo.runs.progress import print_note
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import DEFAULT_TARGET, locate_task, open_task
@@ -38,9 +39,9 @@ def own_run() -> Run:
 def resume_if_begun(path: Path, run: Run) -> Run:
     """Return the run of a verb that writes to `path`, as a part of another verb.
 
-    It is resumed if an interrupted run of that verb has begun there.
+    It is resumed if an interrupted run of that verb has results there, or has finished.
     """
-    has_begun = path.exists() or path.with_name(f"{path.name}.run").exists()
+    has_begun = path.exists() or has_results(locate_run(path))
     return replace(run, folder=None, plan="", name="", resume=has_begun)
 
 

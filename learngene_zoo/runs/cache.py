@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from learngene_zoo.atomic import new_file
 from learngene_zoo.ownership import remove_marked
+from learngene_zoo.runs.locks import wait_for_lock
 from learngene_zoo.runs.progress import read_number, report_activity
 from learngene_zoo.runs.run import Run, is_first, wait_for_all, world
 from learngene_zoo.settings import Json, fingerprint, from_json, stated_fields, to_json
@@ -173,12 +174,10 @@ def _load_shared(
     run: Run, shared: Path, compute: Callable[[Run], tuple[StateDict, Json]], key: str
 ) -> tuple[StateDict, Json]:
     """Return the result of a part in the folder `shared`, computed now if it is not there."""
-    from filelock import FileLock
-
     folder, start = shared / key, time.monotonic()
     shared.mkdir(parents=True, exist_ok=True)
     try:
-        with FileLock(shared / f"{key}.lock"):
+        with wait_for_lock(shared / f"{key}.lock", f"computing {run.name or 'the same part'}"):
             if not (folder / DONE).is_dir():
                 _compute_shared(folder, run, key, compute)
             for pattern in ("**/checkpoint-*", "**/best-*"):

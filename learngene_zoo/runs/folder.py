@@ -121,7 +121,7 @@ def produce(
             artifact = make(run)
             artifact.save(out, force, partial(_record_result, folder))
         except BaseException as error:
-            if folder.is_dir() and not _has_results(folder):
+            if folder.is_dir() and not has_results(folder):
                 clear(folder)
             elif isinstance(error, Unavailable):
                 raise Unavailable(
@@ -251,7 +251,7 @@ def _open(folder: Path, path: Path, plan: dict[str, Json], resume: bool, force: 
             "replace it with --force"
         )
     claim(path, force)
-    unfinished = bool(record) and not record.get("finished") and _has_results(folder)
+    unfinished = bool(record) and not record.get("finished") and has_results(folder)
     if resume and unfinished:
         changed = _find_difference(
             record, {key: value for key, value in plan.items() if key != "data"}
@@ -301,7 +301,7 @@ def _read(folder: Path) -> dict[str, Json]:
     try:
         return read_json(folder / RECORD)
     except BadFile:
-        return {"finished": not _has_results(folder)}
+        return {"finished": not has_results(folder)}
 
 
 def _write(folder: Path, record: Json) -> None:
@@ -379,10 +379,12 @@ def _list_resumable(folder: Path) -> list[Path]:
     ]
 
 
-def _has_results(folder: Path) -> bool:
+def has_results(folder: Path) -> bool:
     """Return whether there are results that a resumed run would not have to compute again: here, or
-    shared by runs.
+    shared by runs. False if the folder does not exist.
     """
+    if not folder.is_dir():
+        return False
     notes = (subfolder / name for subfolder in _iterate_folders(folder) for name in (NOTE, KEPT))
     return bool(_list_resumable(folder)) or any(note.is_file() for note in notes)
 

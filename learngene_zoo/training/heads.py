@@ -97,7 +97,11 @@ def describe_head(record: Mapping[str, Any]) -> str:
     share = f"{100 * record['left_out_accuracy']:.1f} %"
     rows = f"{record['patches']} patches of " if "patches" in record else ""
     images = f"{rows}{count_noun(record['images'], record.get('noun', 'image'))}"
-    return f"the head starts from a ridge regression on {images} (leave-one-out accuracy {share})"
+    copies = ", each also augmented" if record.get("augmented") else ""
+    return (
+        f"the head starts from a ridge regression on {images}{copies} (leave-one-out accuracy "
+        f"{share})"
+    )
 
 
 def _find_obstacle(start: Descendant | TimmModel, task: Task) -> str:
@@ -174,6 +178,7 @@ def _fit_part(
         **({"noun": "text"} if task.is_text else {}),
         **({"patches": len(features.labels)} if task.dense else {}),
         **({"spread_pooler": True} if spread else {}),
+        **({"augmented": True} if len(passes) > 1 else {}),
         "penalty": ridge.penalty,
         "scale": scale,
         **({"calibrated_scale": ridge.scale} if scale < ridge.scale else {}),

@@ -82,6 +82,7 @@ class ClosedFormDetails:
     calibration: Calibration
     stored: bool = True  # whether the ancestry model's weights are among the tensors
     task: str | None = None  # whose images were seen
+    images: int | None = None  # that were seen: fewer than `calibration.images` of a small task
     # C[i][j - i], the cost of block i standing for the blocks i to j. Learngenes that were
     # extracted before these were recorded have () here.
     costs: tuple[tuple[float, ...], ...] = ()
@@ -166,6 +167,7 @@ def measure_statistics(
     details = ClosedFormDetails(
         calibration=settings,
         task=task.name,
+        images=len(teacher.pictures.images),
         costs=tuple(tuple(round(cost, 6) for cost in row) for row in costs),
         runs=tuple(cut.runs for cut in cuts),
         objective=tuple(round(cut.objective, 6) for cut in cuts),

@@ -4,11 +4,15 @@ rich.
 
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock
 
 from learngene_zoo.runs import progress as progress_module
+from learngene_zoo.runs.locks import wait_for_lock
 from learngene_zoo.runs.progress import (
     Activity,
     mark_printed,
@@ -52,6 +56,27 @@ def test_items_counted_outside_are_named_with_the_innermost_step(
         with report_activity("expanding"), report_activity("solving"):
             time.sleep(0.12)
     assert set(capsys.readouterr().err.splitlines()) == {"recommend: models 34/97: solving, 0s"}
+
+
+def test_waiting_for_another_process_names_its_work(
+    period: float, capsys: Any, tmp_path: Path
+) -> None:
+    other = FileLock(tmp_path / "lock")
+    other.acquire()
+    with ThreadPoolExecutor(1) as pool, print_activities():
+
+        def wait() -> str:
+            with wait_for_lock(tmp_path / "lock", "extracting lsamd"):
+                return "mine"
+
+        waiting = pool.submit(wait)
+        while not (lines := capsys.readouterr().err):
+            time.sleep(0.01)
+        other.release()
+        assert waiting.result(timeout=20) == "mine"
+    assert lines.startswith("waiting for another process (extracting lsamd), ")
+    with wait_for_lock(tmp_path / "lock", "extracting lsamd"):  # it was released
+        pass
 
 
 def test_a_quick_step_prints_nothing(capsys: Any) -> None:

@@ -20,6 +20,7 @@ import pytest
 from learngene_zoo import ownership
 from learngene_zoo.atomic import digest_of, new_folder
 from learngene_zoo.errors import Refused, Unavailable, WrongCall
+from learngene_zoo.lifecycle.opening import resume_if_begun
 from learngene_zoo.ownership import MARKER
 from learngene_zoo.runs import progress
 from learngene_zoo.runs.folder import finish, hold_lock, produce
@@ -462,3 +463,15 @@ def test_it_is_said_where_there_is_nothing_to_resume(
         call(whole, tmp_path / "other", Run(resume=True))
         call(whole, tmp_path / "third")
     assert note not in capsys.readouterr().err
+
+
+def test_as_a_part_of_another_verb_only_a_run_with_results_is_resumed(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert not resume_if_begun(out, Run(resume=True)).resume
+    (tmp_path / "killed.run").mkdir()  # before its first checkpoint
+    assert not resume_if_begun(tmp_path / "killed", Run(resume=True)).resume
+    with suppress(KeyboardInterrupt):
+        call(half, out, Run())
+    assert resume_if_begun(out, Run()).resume
+    call(whole, out, Run(resume=True))
+    assert resume_if_begun(out, Run()).resume

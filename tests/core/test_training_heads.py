@@ -70,6 +70,22 @@ def test_the_head_is_the_scaled_ridge_regression(descendant: Descendant) -> None
     assert value == pytest.approx(record["left_out_accuracy"], abs=0.06)
 
 
+def test_augmented_copies_of_the_images_are_named(descendant: Descendant) -> None:
+    task = tiny_task()
+    fresh = descendant.for_task("tiny", task.class_names, seed=0)
+    texts = [
+        heads.describe_head(
+            initialise_head(fresh, task, replace(GENTLE, augment=augment), Run())[1]
+        )
+        for augment in ("none", "light")
+    ]
+    images = f"the head starts from a ridge regression on {task.sizes['train']} images"
+    assert [text.partition(" (leave")[0] for text in texts] == [
+        images,
+        f"{images}, each also augmented",
+    ]
+
+
 def test_its_probabilities_are_as_sure_as_they_are_right(descendant: Descendant) -> None:
     """The mean probability of the predictions equals the accuracy, on images not used for the fit."""
     task = open_task("digits")

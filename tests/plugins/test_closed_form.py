@@ -44,6 +44,15 @@ def tiny_in_the_catalogue(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+def test_a_small_task_is_recorded_with_the_number_of_its_images() -> None:
+    task = tiny_task()
+    number = task.sizes["train"]
+    for asked, used in ((8, 8), (number + 1, number)):
+        extractor = ClosedFormExtractor(each=Calibration(images=asked))
+        config = extractor([tiny_ancestry()], [task], Run()).config
+        assert config.details["images"] == used
+
+
 def test_the_full_size_is_the_ancestry_model(learngene: lg.Learngene) -> None:
     descendant = lg.expand(learngene, layers=SPEC.layers)
     for name in descendant.inherited:

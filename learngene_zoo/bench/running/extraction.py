@@ -23,6 +23,7 @@ from learngene_zoo.errors import Refused
 from learngene_zoo.method.contract import METHODS
 from learngene_zoo.pretrained.ancestry import ancestry_spec, open_ancestry
 from learngene_zoo.runs.cache import measure_cost_alone
+from learngene_zoo.runs.locks import wait_for_lock
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import from_json, to_json
 from learngene_zoo.storage import read_json, write_json
@@ -67,11 +68,11 @@ def extract_once(extraction: Extraction, out: Path, run: Run) -> tuple[Learngene
 
     Of several processes one works and the others wait.
     """
-    from filelock import FileLock
-
     folder = extraction.folder(out)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder.with_name(f"{folder.name}.lock")):
+    with wait_for_lock(
+        folder.with_name(f"{folder.name}.lock"), f"extracting {extraction.arm.name}"
+    ):
         if not is_finished(extraction, out):
             _extract(extraction, out, run)
     return load_learngene(folder), read_cost(extraction, out)

@@ -19,6 +19,7 @@ from learngene_zoo.bench.grid.cell import Cell, Extraction
 from learngene_zoo.bench.running.executors import Executor, Failure, Job, Outcome, perform
 from learngene_zoo.bench.running.extraction import ExtractionCost, is_finished
 from learngene_zoo.errors import Unavailable, WrongCall
+from learngene_zoo.runs.locks import wait_for_lock
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import fingerprint
 
@@ -144,11 +145,11 @@ def pack(extraction: Extraction, out: Path) -> bytes:
 
 def unpack(packed: bytes, extraction: Extraction, out: Path) -> None:
     """Write the content of `pack`, unless the learngene already exists."""
-    from filelock import FileLock
-
     folder = extraction.folder(out)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder.with_name(f"{folder.name}.lock")):
+    with wait_for_lock(
+        folder.with_name(f"{folder.name}.lock"), f"extracting {extraction.arm.name}"
+    ):
         if not is_finished(extraction, out):
             with ZipFile(io.BytesIO(packed)) as archive:
                 archive.extractall(folder.parent)
