@@ -194,15 +194,12 @@ class Descendant:
     ) -> Descendant:
         """Return this model for a task, with a new head where the old one does not fit.
 
-        The head is kept if the model was built for this task, or for none, and has as many classes.
+        The head is kept if the model was built for this task, or for none, and has its classes: as
+        many, and of the same names where the model has names.
         `dense`: whether the task has one class per pixel.
         """
         names = tuple(class_names)
-        if (
-            self.task in (task, None)
-            and self.spec.classes == len(names)
-            and self.spec.dense == dense
-        ):
+        if self.has_head_for(task, names, dense=dense):
             return replace(self, task=task, class_names=names)
         spec = self.spec.with_(classes=len(names), dense=dense)
         spec_names = shapes(spec)  # without pooling, if the head is for pixels
@@ -219,6 +216,12 @@ class Descendant:
             class_names=names,
             folder=None,
         )
+
+    def has_head_for(self, task: str, class_names: Sequence[str], *, dense: bool = False) -> bool:
+        """Return whether the head has the classes of a task, as `for_task` describes."""
+        is_same = (self.spec.classes, self.spec.dense) == (len(class_names), dense)
+        is_known = self.task in (task, None)
+        return is_known and is_same and self.class_names in ((), tuple(class_names))
 
     def with_fit(self, fit: Fit | None) -> Descendant:
         """Return a copy that crops, pads or stretches pictures that are not square.

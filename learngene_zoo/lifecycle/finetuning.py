@@ -148,6 +148,7 @@ def finetune(
     from learngene_zoo.runs.progress import check_tracker, say
     from learngene_zoo.tasks.catalogue import say_notes
     from learngene_zoo.training.automatic import resolve_auto
+    from learngene_zoo.training.heads import rescale_head
     from learngene_zoo.training.tuning import tune
 
     check_tracker(run.tracker, run.folder if out is None else Path(out))
@@ -162,14 +163,18 @@ def finetune(
     recipe, tuning, _ = _named_settings(defaults, tuning, settings)
     if data.is_text:
         check_text_recipe(recipe)
+        if tuning.fit:
+            raise WrongCall(f"fit is {tuning.fit!r}, but {data.name} has texts; leave it out")
     request = {"recipe": {**to_json(recipe), **automatic}, "tuning": to_json(tuning)}
 
     def make(run: Run) -> Descendant | TimmModel:
         say_notes([data], run)
         if data.is_text:
             _note_truncation(start, data)
-        fresh = _build_start(start, data, recipe, tuning, run)
-        resolved, tried = resolve_auto(fresh, data, recipe, run, automatic)
+        fresh, is_fitted = _build_start(start, data, recipe, tuning, run)
+        adapt = rescale_head if is_fitted else None
+        resolved, tried = resolve_auto(fresh, data, recipe, run, automatic, adapt)
+        fresh = adapt(fresh, resolved.lr) if adapt else fresh
         lesson, lessons = _lesson(tuning, fresh, data, run)
         result = tune(
             fresh, data, resolved, run, keep=tuning.keep, patience=tuning.patience, lesson=lesson
@@ -222,8 +227,8 @@ def _choose_defaults(
 
 def _build_start(
     model: Descendant | TimmModel, task: Task, recipe: Recipe, tuning: FinetuneConfig, run: Run
-) -> Descendant | TimmModel:
-    """Return the model with a head for the task.
+) -> tuple[Descendant | TimmModel, bool]:
+    """Return the model with a head for the task, and whether it is fitted to the task's images.
 
     A new head of a pretrained model starts from a ridge regression, unless it is to be random.
     """
@@ -235,10 +240,10 @@ def _build_start(
     start = model.for_task(task.name, task.class_names, seed=seed, dense=task.dense)
     start = start.with_fit(tuning.fit or choose_fit(model, task))
     if tuning.head == "random" or not is_pretrained(model) or has_trained_head(model, task):
-        return start
+        return start, False
     start, record = initialise_head(start, ensure_validation(task), recipe, run)
     say(run, describe_head(record))
-    return replace(start, provenance={**start.provenance, "head": record})
+    return replace(start, provenance={**start.provenance, "head": record}), True
 
 
 def _note_truncation(model: Descendant | TimmModel, task: Task) -> None:

@@ -61,11 +61,16 @@ def choose_fit(model: Descendant | TimmModel, task: Task) -> Fit | None:
 
 
 def check_text_recipe(recipe: Recipe) -> None:
-    """Raise `WrongCall` for a recipe that augments or mixes, which texts do not allow."""
+    """Raise `WrongCall` for a recipe that augments or mixes texts, or that decays their rate."""
     if recipe.augment != "none":
         raise WrongCall(f"augment is {recipe.augment!r}, but texts are not augmented; leave it out")
     if recipe.mixup or recipe.cutmix:
         raise WrongCall("mixup and cutmix cannot mix texts; set both to 0")
+    if recipe.layer_decay != 1:
+        raise WrongCall(
+            f"layer_decay is {recipe.layer_decay}, but models of texts have one learning rate for "
+            "all layers; leave it out"
+        )
 
 
 def is_pretrained(model: Descendant | TimmModel) -> bool:

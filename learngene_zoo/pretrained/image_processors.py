@@ -10,6 +10,8 @@ from learngene_zoo.settings import Json
 # Pillow's numbers.
 _INTERPOLATIONS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}
 _RESCALE = 1 / 255
+# Processors of transformers for which `size` as a number is the shortest edge, not a square.
+_SHORTEST_EDGE = ("CLIP", "ChineseCLIP", "Bit")
 
 
 def images_in(config: Mapping[str, Json], where: str) -> dict[str, Json]:
@@ -53,7 +55,11 @@ def _read_crop(config: Mapping[str, Json], where: str) -> dict[str, Json]:
     if config.get("size") is None or config.get("do_resize") is False:
         return {}
     sides = _sides(config["size"], where, "size")
-    is_square = not isinstance(config["size"], Mapping) or "shortest_edge" not in config["size"]
+    if isinstance(config["size"], Mapping):
+        is_square = "shortest_edge" not in config["size"]
+    else:
+        kind = str(config.get("image_processor_type") or config.get("feature_extractor_type"))
+        is_square = not kind.startswith(_SHORTEST_EDGE)
     crop = None
     if config.get("do_center_crop") and config.get("crop_size") is not None:
         crop = min(1.0, _sides(config["crop_size"], where, "crop_size") / sides)

@@ -296,6 +296,8 @@ def task_of(
     class_names: Sequence[str],
     /,
     counts: Mapping[str, int] | None = None,
+    *,
+    may_lack_classes: bool = False,
     **fields: Any,
 ) -> Task:
     """Build the task of these splits; missing ones are cut from the training images.
@@ -306,6 +308,8 @@ def task_of(
         class_names: the classes in the order of their numbers.
         counts: the number of images of each split that is cut; by default a share of the training
             images.
+        may_lack_classes: whether there may be classes without training images, as in a fixed
+            sample of few images; a note of the task names them.
         fields: fields of `Task`.
 
     Raises:
@@ -319,21 +323,25 @@ def task_of(
     is_text = fields.get("kind") == "text"
     noun = "text" if is_text else "image"
     _check(name, stored, class_names, noun)
+    missing = describe_missing(stored["train"].labels, class_names, f"training {noun}")
+    if missing and not may_lack_classes:
+        raise BadData(f"{name}: {missing[0]}; add some, or remove such classes")
     splits = complete_splits(name, stored, counts or {}, is_text)
-    untested = describe_untested(splits["test"].labels, class_names, noun)
+    missing += describe_missing(splits["test"].labels, class_names, f"test {noun}")
     copies = describe_duplicates(splits) if is_text else []
     cut = tuple(name for name, _ in SHARES if name not in stored or not len(stored[name].labels))
-    notes = (*fields.get("notes", ()), *untested, *copies)
+    notes = (*fields.get("notes", ()), *missing, *copies)
     fields = {**fields, "cut_splits": cut, "notes": notes}
     return (text_task if is_text else photo_task)(name, class_names, splits, fields)
 
 
-def describe_untested(
-    labels_N: np.ndarray, class_names: Sequence[str], noun: str = "image"
-) -> list[str]:
-    """Return a list with a line that names the classes without test samples, or an empty list."""
-    tested = set(labels_N.tolist())
-    missing = [name for label, name in enumerate(class_names) if label not in tested]
+def describe_missing(labels_N: np.ndarray, class_names: Sequence[str], noun: str) -> list[str]:
+    """Return a list with a line that names the classes without samples, or an empty list.
+
+    `noun` names the samples, such as "test image".
+    """
+    known = set(labels_N.tolist())
+    missing = [name for label, name in enumerate(class_names) if label not in known]
     if not missing:
         return []
     more = f" and {len(missing) - MAX_SHOWN} more" if len(missing) > MAX_SHOWN else ""
@@ -342,7 +350,7 @@ def describe_untested(
         if len(missing) > 1
         else "one class has"
     )
-    return [f"{number} no test {noun}s: {', '.join(missing[:MAX_SHOWN])}{more}"]
+    return [f"{number} no {noun}s: {', '.join(missing[:MAX_SHOWN])}{more}"]
 
 
 def photo_task(
@@ -395,15 +403,6 @@ def _check(
                 f"{part.rows[row].where} in {split}: expected a label 0 to "
                 f"{len(class_names) - 1}, got {got}"
             )
-    empty = set(range(len(class_names))) - set(stored["train"].labels.tolist())
-    if empty:
-        first, *rest = [class_names[label] for label in sorted(empty)]
-        more = f" and {len(rest) - MAX_SHOWN} more" if len(rest) > MAX_SHOWN else ""
-        other_classes = f" (also: {', '.join(rest[:MAX_SHOWN])}{more})" if rest else ""
-        raise BadData(
-            f"{name}: class {first!r} has no training {noun}s{other_classes}; add some or remove "
-            "the class"
-        )
 
 
 def cut_split(labels_N: np.ndarray, count: int, seed: int) -> tuple[np.ndarray, np.ndarray] | None:

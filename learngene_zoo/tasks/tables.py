@@ -71,6 +71,7 @@ def task_of_tables(
     roles: Mapping[str, str] | None = None,
     label: str | None = None,
     folders: tuple[Path, ...] = (),
+    may_lack_classes: bool = False,
     **fields: Any,
 ) -> Task:
     """Build the task of a `datasets.DatasetDict`.
@@ -81,6 +82,7 @@ def task_of_tables(
         roles: for each split, the stored split that is used for it.
         label: the label column; by default it is determined from the features.
         folders: images that rows name by path are read only below these.
+        may_lack_classes: whether there may be classes without training images.
         fields: fields of `Task`.
 
     Raises:
@@ -96,9 +98,8 @@ def task_of_tables(
         label,
         lambda split, table: make_rows(table, image, f"{name} {split}", folders),
     )
-    return task_of(
-        name, labelled, class_names, **{**fields, "notes": (*fields.get("notes", ()), *notes)}
-    )
+    fields = {**fields, "notes": (*fields.get("notes", ()), *notes)}
+    return task_of(name, labelled, class_names, may_lack_classes=may_lack_classes, **fields)
 
 
 def label_rows(

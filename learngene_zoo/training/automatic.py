@@ -39,7 +39,12 @@ MAX_MEMORY_FRACTION = 0.9  # of a GPU's memory that may be used
 
 
 def resolve_auto(
-    start: Descendant | TimmModel, task: Task, recipe: Recipe, run: Run, names: Collection[str]
+    start: Descendant | TimmModel,
+    task: Task,
+    recipe: Recipe,
+    run: Run,
+    names: Collection[str],
+    adapt: Callable[[Descendant | TimmModel, float], Descendant | TimmModel] | None = None,
 ) -> tuple[Recipe, dict[str, Json]]:
     """Choose the settings in `names` and return the recipe with them, and the record of the trials.
 
@@ -55,6 +60,7 @@ def resolve_auto(
         recipe: the recipe of the fine-tuning.
         run: the run, whose parts the trials are.
         names: the settings to choose, `batch_size` or `lr`.
+        adapt: returns the model to train with a learning rate, such as `heads.rescale_head`.
     """
     record: dict[str, Json] = {}
     quiet = replace(run, lines=False, progress=False, tracker=None)
@@ -74,7 +80,7 @@ def resolve_auto(
                 "finetune.lr",
                 measure_rate,
                 _shorten(recipe, task, rate),
-                (start, task),
+                (adapt(start, rate) if adapt else start, task),
             )
             say(run, f"learning rate {rate:g}: {part.record['value']:.4f} on validation images")
             return float(part.record["value"])

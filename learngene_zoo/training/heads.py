@@ -168,9 +168,9 @@ def _fit_part(
         model.load_state_dict({**model.state_dict(), **_scale_head(model, ridge, 1.0)})
         form: Any = start.input_format
         sensitivity = measure_sensitivity(model, task, form, seed, run)
-        scale = min(ridge.scale, MAX_MODEL_STEP / max(lr * sensitivity, 1e-30))
     else:
-        scale = limit_scale(ridge, lr)
+        sensitivity = float(np.abs(ridge.weight).sum(axis=1).mean())
+    scale = limit_scale(ridge.scale, sensitivity, lr, is_text=task.is_text)
     state = {**spread, **_scale_head(model, ridge, scale)}
     accuracy = float((ridge.left_out.argmax(axis=1) == passes[0].labels).mean())
     return state, {
@@ -181,6 +181,7 @@ def _fit_part(
         **({"augmented": True} if len(passes) > 1 else {}),
         "penalty": ridge.penalty,
         "scale": scale,
+        "sensitivity": sensitivity,
         **({"calibrated_scale": ridge.scale} if scale < ridge.scale else {}),
         "left_out_accuracy": accuracy,
     }
@@ -244,17 +245,48 @@ def measure_sensitivity(
     return sum(every) / len(every)
 
 
-def limit_scale(ridge: Ridge, lr: float) -> float:
+def limit_scale(calibrated: float, sensitivity: float, lr: float, *, is_text: bool) -> float:
     """Return the scale of a head before a training: the calibrated one, or a smaller one.
 
     Features with a small variance have large weights in a regression, and a step of Adam moves
     every feature by about the learning rate, in the direction of these weights. If the sum of the
     weights is large, a single step changes logits by more than they differ, and inherited features
-    are lost before the head can adapt. The scale is at least 1, at which the logits are the values
-    that the regression predicts; no predicted class depends on the scale.
+    are lost before the head can adapt. For images the scale is at least 1, at which the logits are
+    the values that the regression predicts; no predicted class depends on the scale.
+
+    Args:
+        calibrated: the scale at which the softmax gives probabilities.
+        sensitivity: change of a logit for each unit of the learning rate, at a scale of 1: of
+            images the mean over classes of the sum of absolute weights, of texts
+            `measure_sensitivity`.
+        lr: the learning rate.
+        is_text: whether the model takes texts.
     """
-    step = lr * float(np.abs(ridge.weight).sum(axis=1).mean())
-    return min(ridge.scale, max(1.0, MAX_LOGIT_STEP / step)) if step > 0 else ridge.scale
+    step = max(lr * sensitivity, 1e-30)
+    limit = MAX_MODEL_STEP / step if is_text else max(1.0, MAX_LOGIT_STEP / step)
+    return min(calibrated, limit)
+
+
+def rescale_head(start: M, lr: float) -> M:
+    """Return a model that `initialise_head` returned with the scale for another learning rate.
+
+    The record of the fit in its provenance has the new scale. A model with a random head is
+    returned unchanged.
+    """
+    record = start.provenance.get("head", {})
+    if "sensitivity" not in record:
+        return start
+    calibrated = record.get("calibrated_scale", record["scale"])
+    is_text = record.get("noun") == "text"
+    scale = limit_scale(calibrated, record["sensitivity"], lr, is_text=is_text)
+    if scale == record["scale"]:
+        return start
+    factor = scale / record["scale"]
+    changed = {name: factor * start.state[name] for name in list_head_tensors(start.model())}
+    kept = {name: value for name, value in record.items() if name != "calibrated_scale"}
+    kept |= {"scale": scale, **({"calibrated_scale": calibrated} if scale < calibrated else {})}
+    rescaled = start.with_state({**start.state, **changed})
+    return cast(M, replace(rescaled, provenance={**start.provenance, "head": kept}))
 
 
 @torch.no_grad()
@@ -279,9 +311,6 @@ def has_trained_head(model: Descendant | TimmModel, task: Task) -> bool:
 
     if not isinstance(model, Descendant):
         return model.class_names == tuple(task.class_names)
-    is_kept = model.task in (task.name, None) and (model.spec.classes, model.dense) == (
-        task.classes,
-        task.dense,
-    )
+    is_kept = model.has_head_for(task.name, task.class_names, dense=task.dense)
     head = {name for name in model.state if table_of(model.spec).is_head(name)}
     return is_kept and bool(head) and (head <= model.inherited or "trained_on" in model.provenance)

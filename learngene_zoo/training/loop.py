@@ -42,7 +42,7 @@ from learngene_zoo.runs.run import (
     world,
 )
 from learngene_zoo.seeds import seed_step
-from learngene_zoo.settings import Recipe
+from learngene_zoo.settings import Recipe, fingerprint, to_json
 from learngene_zoo.training import checkpoint as checkpoints
 from learngene_zoo.training.checkpoint import TrainingState, defer_interrupts
 from learngene_zoo.training.objectives import make_mixup
@@ -284,6 +284,8 @@ class Engine:
             "steps": self.steps,
             "seed": run.seed,
             "ema": recipe.ema,
+            "recipe": fingerprint(to_json(recipe)),
+            "images": loader.images,
             "plan": run.plan,
         }
         # Batches of a language model have no task

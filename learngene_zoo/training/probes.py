@@ -103,6 +103,7 @@ def find_patch_labels(
     """
     rows, columns = (side // patch for side, patch in zip(labels_BHW.shape[-2:], patch_size))
     height, width = patch_size
+    labels_BHW = labels_BHW[:, : rows * height, : columns * width]  # as the patch embedding cuts it
     patches_BNP = labels_BHW.unflatten(1, (rows, height)).unflatten(3, (columns, width))
     patches_BNP = patches_BNP.transpose(2, 3).flatten(3).flatten(1, 2)
     counts_BNK = torch.stack(

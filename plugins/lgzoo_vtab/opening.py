@@ -34,6 +34,7 @@ LISTS = {"train": "train800.txt", "validation": "val200.txt", "test": "test.txt"
 DRAWN = (
     "1,000 training images of the Hub's copy, drawn with a fixed seed; not those of VTAB's lists"
 )
+LABEL = "cls"  # the label column of the Hub's copies
 MAX_LINES = 1_000_000
 
 
@@ -71,7 +72,8 @@ def _open_folder(row: Row, folder: Path) -> Task:
     stored = {split: read_list(folder, name) for split, name in LISTS.items()}
     highest = max(int(labelled.labels.max()) for labelled in stored.values())
     names = [str(number) for number in range(max(highest + 1, row.entry.classes))]
-    return task_of(row.entry.name, stored, names, **_list_fields(row, f"folder:{folder}"))
+    fields = _list_fields(row, f"folder:{folder}")
+    return task_of(row.entry.name, stored, names, may_lack_classes=True, **fields)
 
 
 def read_list(folder: Path, name: str) -> Labelled:
@@ -111,8 +113,26 @@ def _open_hub(row: Row, source: HubSource, offline: bool) -> Task:
     fields = _list_fields(row, name, revision=known["revision"], notes=(DRAWN,))
     if fields["licence"] == "unknown":
         fields["licence"] = known["licence"]
-    splits = draw_tables(row.entry.name, tables)
-    return task_of_tables(name, splits, label=source.label, **fields)
+    splits = list_classes(draw_tables(row.entry.name, tables), row.entry.classes)
+    return task_of_tables(name, splits, label=source.label, may_lack_classes=True, **fields)
+
+
+def list_classes(splits: Mapping[str, Any], classes: int) -> dict[str, Any]:
+    """Return tables whose feature of the labels lists all classes, also those without an image.
+
+    Labels other than the numbers of the classes are left as they are.
+    """
+    from datasets import ClassLabel
+
+    def has_numbers(table: Any) -> bool:
+        column = table.features.get(LABEL)
+        is_integer = str(getattr(column, "dtype", "")).startswith(("int", "uint"))
+        return is_integer and not isinstance(column, ClassLabel) and max(table[LABEL]) < classes
+
+    if not all(has_numbers(table) for table in splits.values()):
+        return dict(splits)
+    feature = ClassLabel(names=[str(number) for number in range(classes)])
+    return {split: table.cast_column(LABEL, feature) for split, table in splits.items()}
 
 
 def draw_tables(name: str, tables: Mapping[str, Any]) -> dict[str, Any]:

@@ -115,6 +115,10 @@ def test_how_pictures_are_taken_is_read_or_refused(tmp_path: Path) -> None:
         0.875,
         "bicubic",
     )
+    # A number is the shortest edge for some processors, and the side of a square for others.
+    for kind, mode in (("CLIPImageProcessor", "center"), ("ViTImageProcessor", "squash")):
+        assert view(size=28, image_processor_type=kind)[0] == mode
+    assert view(size=28, feature_extractor_type="CLIPFeatureExtractor")[0] == "center"
     for text, words in (
         ({"resample": 9}, "resample is 9"),
         ({"rescale_factor": 0.5}, "rescale_factor"),

@@ -99,6 +99,16 @@ def test_a_pooler_whose_outputs_hardly_differ_is_spread() -> None:
         assert torch.corrcoef(pair)[0, 1] > 0.999
 
 
+def test_a_channel_of_the_pooler_that_is_saturated_leaves_the_others_finite() -> None:
+    state, words = initial(BERT, 0, "fan_in"), draw_words(BERT, count=64)
+    state["bert.pooler.dense.weight"] *= 1e-5
+    state["bert.pooler.dense.bias"][0] = 20.0  # tanh is 1 in float32
+    model = model_of(BERT, state)
+    with torch.no_grad():
+        spread = spread_pooled(model, compute_pooled(model, words))
+    assert all(tensor.isfinite().all() for tensor in spread.values())
+
+
 def test_the_scale_of_a_head_suits_all_weights(learngene: Path, tmp_path: Path) -> None:
     """A step that moves every weight by the learning rate changes no mean logit by more."""
     rows = [f"{text},{'yes' if 'dog' in text else 'no'}" for text in TEXTS]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,12 @@ from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import Descendant, assemble
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.pretrained.timm_model import TimmModel
+from learngene_zoo.runs.cache import once
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.testing import tiny_task
-from learngene_zoo.training import heads, tuning
+from learngene_zoo.training import automatic, heads, tuning
 from learngene_zoo.training.evaluate import evaluate, judge
 from learngene_zoo.training.heads import (
     MAX_IMAGES,
@@ -27,6 +29,7 @@ from learngene_zoo.training.heads import (
     has_trained_head,
     initialise_head,
     limit_scale,
+    rescale_head,
 )
 from learngene_zoo.training.probes import compute_features, find_patch_labels, fit_ridge
 from learngene_zoo.training.watch import Validation
@@ -152,6 +155,11 @@ def test_the_images_of_a_class_for_every_pixel_are_limited_by_their_patches(
     assert text.startswith(
         f"the head starts from a ridge regression on {record['patches']} patches of 30 images (lea"
     )
+
+
+def test_pixels_beyond_the_last_patch_are_not_counted() -> None:
+    labels = torch.tensor([[[0, 0, 1], [0, 0, 1], [2, 2, 2]]])
+    assert find_patch_labels(labels, (2, 2), 3).tolist() == [[0]]
 
 
 def test_a_patch_has_the_most_frequent_class_of_its_pixels_that_count() -> None:
@@ -328,10 +336,68 @@ def test_the_scale_is_limited_by_the_learning_rate(descendant: Descendant) -> No
     )
     ridge = fit_ridge(features, 10)
     total = np.abs(ridge.weight).sum(axis=1).mean()
-    assert limit_scale(ridge, 1e-6) == ridge.scale
     middle = MAX_LOGIT_STEP / (total * (1 + ridge.scale) / 2)
-    assert limit_scale(ridge, middle) == pytest.approx((1 + ridge.scale) / 2)
-    assert limit_scale(ridge, 1.0) == 1.0
+    limit = partial(limit_scale, ridge.scale, total, is_text=False)
+    assert limit(1e-6) == ridge.scale
+    assert limit(middle) == pytest.approx((1 + ridge.scale) / 2)
+    assert limit(1.0) == 1.0
+
+
+def test_a_head_is_rescaled_to_that_of_another_learning_rate(descendant: Descendant) -> None:
+    task = open_task("digits")
+    fresh = descendant.for_task("digits", task.class_names, seed=0)
+
+    def fit(lr: float) -> Descendant:
+        recipe = replace(GENTLE, images=300, lr=lr)
+        headed, record = initialise_head(fresh, task, recipe, Run())
+        return replace(headed, provenance={"head": record})
+
+    gentle, high = fit(1e-6), fit(1e-2)
+    assert high.provenance["head"]["scale"] < gentle.provenance["head"]["scale"]
+    for start, lr, expected in ((high, 1e-6, gentle), (gentle, 1e-2, high)):
+        rescaled = rescale_head(start, lr)
+        assert rescaled.provenance == expected.provenance
+        for name in ("head.weight", "head.bias"):
+            assert torch.allclose(rescaled.state[name], expected.state[name], rtol=1e-5)
+    assert rescale_head(gentle, 1e-6) is gentle
+    assert rescale_head(fresh, 1e-2) is fresh
+
+
+def prefer_1e_4(recipe: Recipe, start: Any, task: Any, run: Run) -> tuple[Any, Any]:
+    return {}, {"value": -abs(recipe.lr - 1e-4)}
+
+
+def compute_and_note(
+    scales: dict[float, float], run: Run, name: str, function: Any, recipe: Recipe, inputs: Any
+) -> Any:
+    """Compute a trial, and note the scale of the head that it starts from."""
+    scales[recipe.lr] = inputs[0].provenance["head"]["scale"]
+    return once(run, name, function, recipe, inputs)
+
+
+def test_each_tried_rate_has_a_head_of_its_own(
+    descendant: Descendant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scales: dict[float, float] = {}
+    monkeypatch.setattr(automatic, "measure_rate", prefer_1e_4)
+    monkeypatch.setattr(automatic, "once", partial(compute_and_note, scales))
+    tuned = lifecycle.finetune(
+        descendant, task="digits", lr="auto", epochs=1, images=100, run=Run(threads=1)
+    )
+    assert scales[1e-5] > scales[3e-3] >= 1
+    record: Any = tuned.provenance["head"]
+    assert record["scale"] == scales[1e-4]
+
+
+def test_a_head_of_classes_with_other_names_is_new(descendant: Descendant) -> None:
+    task = open_task("digits")
+    known = descendant.for_task("digits", task.class_names, seed=0)
+    known = replace(known, provenance={"trained_on": "digits"})
+    assert heads.has_trained_head(known, task)
+    swapped = replace(task, class_names=tuple(reversed(task.class_names)))
+    assert not heads.has_trained_head(known, swapped)
+    again = known.for_task("digits", swapped.class_names, seed=1)
+    assert not torch.equal(again.state["head.weight"], known.state["head.weight"])
 
 
 def test_a_head_that_no_training_improved_gives_probabilities(

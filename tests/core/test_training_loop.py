@@ -384,3 +384,13 @@ def test_compiled_training_is_nearly_the_same():
         run_training(replace(recipe, compile=True), dropout=0.0)[0],
         run_training(recipe, dropout=0.0)[0],
     )
+
+
+@pytest.mark.parametrize("change", [{"lr": 1e-3}, {"weight_decay": 0.5}, {"label_smoothing": 0.3}])
+def test_a_checkpoint_of_other_settings_is_not_continued(
+    tmp_path: Path, change: dict[str, float]
+) -> None:
+    run_training(run=Run(folder=tmp_path))
+    assert run_training(run=Run(folder=tmp_path, resume=True))[1] == []
+    with pytest.raises(Refused, match="belongs to another training"):
+        run_training(replace(RECIPE, **change), Run(folder=tmp_path, resume=True))

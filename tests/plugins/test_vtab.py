@@ -115,6 +115,22 @@ def test_a_draw_of_the_hub_s_copy(hub: Callable[[Path], None], tmp_path: Path) -
     assert source.reference.endswith("kitti_closest_vehicle_distance@refs/convert/parquet")
 
 
+def test_classes_without_training_images_are_named(
+    hub: Callable[[Path], None], vtab: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """SUN397 has 397 classes and 800 training images."""
+    folder = vtab / ROWS["vtab-dmlab"].folder
+    lines = (folder / "train800.txt").read_text().splitlines()
+    (folder / "train800.txt").write_text("\n".join(x for x in lines if x.split()[-1] != "2"))
+    task = open_entry(small("vtab-dmlab", 6), offline=True)
+    assert task.notes == ("one class has no training images: 2",)
+    monkeypatch.delenv(VARIABLE)
+    hub(parquet(tmp_path / "copy", {"train": 1100, "test": 12}, COLUMNS, ["0", "1", "2", "3"]))
+    task = open_entry(small("vtab-kitti", 6), offline=False)
+    assert task.class_names == tuple("012345")
+    assert "2 of 6 classes have no training images: 4, 5" in task.notes
+
+
 class Rows(list):  # type: ignore[type-arg]
     def select(self, chosen: Any) -> Any:
         return [self[index] for index in chosen]

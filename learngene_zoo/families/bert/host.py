@@ -26,6 +26,7 @@ from learngene_zoo.storage import StateDict
 # Standard deviation of the pooler's outputs below which a head cannot be trained on them, and the
 # one that its inputs get.
 MIN_SPREAD, SPREAD = 0.01, 0.5
+MAX_POOLED = 1 - 1e-7  # tanh of a saturated channel is 1 in float32, and its inverse infinite
 
 
 def create(spec: BertSpec, **extra: Any) -> BertForSequenceClassification:
@@ -102,7 +103,7 @@ def spread_pooled(model: Any, pooled_ND: torch.Tensor) -> StateDict:
     """
     if float(pooled_ND.std(dim=0).mean()) >= MIN_SPREAD:
         return {}
-    inputs_ND = pooled_ND.double().atanh()
+    inputs_ND = pooled_ND.double().clamp(-MAX_POOLED, MAX_POOLED).atanh()
     std_D = inputs_ND.std(dim=0)
     factor_D = SPREAD / std_D.clamp(min=float(std_D.mean()) / 100)
     layer = model.bert.pooler.dense
