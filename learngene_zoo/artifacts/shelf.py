@@ -28,6 +28,7 @@ from learngene_zoo.artifacts.records import (
 from learngene_zoo.errors import BadFile, WrongCall, nearest, unknown
 from learngene_zoo.families.spec import LIMITS, PictureSpec
 from learngene_zoo.hub.client import SCHEME, cached_repository, reference_to_hub
+from learngene_zoo.runs.folder import is_unfinished
 from learngene_zoo.storage import (
     CONFIG,
     read_json,
@@ -196,7 +197,7 @@ def missing_model(reference: str | Path) -> WrongCall:
     hint = f"build one with `lgzoo expand --layers 7 -o {folder}`"
     if may_be_on_hub(str(reference)):
         hint = f"on the Hub it would be {SCHEME}{folder} or {folder}@main"
-    elif run.is_dir():
+    elif is_unfinished(run):
         hint = f"the run in {run} has not finished: repeat its command with --resume"
     elif close is not None:
         hint = f"did you mean {folder.with_name(close)}?"

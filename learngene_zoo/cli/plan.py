@@ -291,7 +291,7 @@ def _call(candidate: RankedDescendant, task: str) -> str:
     free = method_of(config, candidate.learngene).expander.list_axes(config.spec)
     sizes = {
         name: getattr(candidate.member.spec, name)
-        for name in ("layers", "width", "heads")
+        for name in ("layers", "width", "heads", "mlp_ratio")
         if name in free
     }
     words = [

@@ -58,7 +58,7 @@ def show(
     if name.startswith(OWN_DATA):
         check_tasks(name)
     METHODS.check_unused(name)
-    folder = None if _is_named(name) else _folder(name)
+    folder = None if _is_named(name) else _folder(name, offline)
     if sheet is not None and (
         folder is not None or name in METHODS.references() or name in _suites()
     ):
@@ -90,7 +90,7 @@ def _is_named(name: str) -> bool:
     return name in METHODS.references() or name.startswith(OWN_DATA)
 
 
-def _folder(name: str) -> Path | None:
+def _folder(name: str, offline: bool) -> Path | None:
     """Return the folder of a path or a name on the shelf; None for a task or a suite.
 
     Raises `WrongCall` if there is no such folder or name, and `BadFile` for a folder of other
@@ -98,7 +98,7 @@ def _folder(name: str) -> Path | None:
     """
     task_names = {*_suites(), *(entry.name for entry in catalogue.entries())}
     try:
-        folder = shelf.find(name)
+        folder = shelf.find(name, offline=offline)
         if (
             name not in task_names
             and not (folder / CONFIG).is_file()

@@ -57,7 +57,7 @@ from learngene_zoo.method.sizes import (
 from learngene_zoo.pretrained.sources import check_source
 from learngene_zoo.runs.folder import check_start, produce
 from learngene_zoo.runs.progress import say
-from learngene_zoo.runs.run import Run, is_first
+from learngene_zoo.runs.run import Run, check_has_device, is_first
 from learngene_zoo.settings import merge_synonyms, settings_of, to_json, with_settings
 from learngene_zoo.tasks.catalogue import find_entry, locate_task, open_task, say_notes, tasks_named
 from learngene_zoo.tasks.task import Entry, check_inputs, check_kind, stamp_tasks
@@ -193,6 +193,7 @@ def extract(
     if out is not None:
         _check_apart(out, *map(Path, sources))
     check_start(out, run, force)
+    check_has_device(run)
     for source in sources:
         check_source(source)
     needs, is_read = _list_references(method, extractor, named, sources)

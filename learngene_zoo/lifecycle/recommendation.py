@@ -10,6 +10,7 @@ import numpy as np
 from learngene_zoo.artifacts.descendant import Descendant
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.intervals import Gain, paired_gain, proportion
+from learngene_zoo.lifecycle.rates import choose_fit
 from learngene_zoo.method.sizes import Member
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.task import Task
@@ -107,7 +108,11 @@ def _candidate(
 def probe_descendant(
     descendant: Descendant, task: Task, images: int | None, run: Run
 ) -> np.ndarray:
-    """Return which training images a probe of a descendant classifies correctly, bool (N,)."""
+    """Return which training images a probe of a descendant classifies correctly, bool (N,).
+
+    The images are cropped, padded or stretched as for a fine-tuning.
+    """
+    descendant = descendant.with_fit(choose_fit(descendant, task))
     return is_right_left_out(
         compute_features(
             descendant.model(), task, "train", descendant.input_format, run, images=images

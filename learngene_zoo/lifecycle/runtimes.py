@@ -16,7 +16,7 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -350,6 +350,7 @@ def _measure_file(
         yield model(images_BCHW)
         yield runner(images_BCHW)
 
+    run = replace(run, device="cpu")  # on which the file runs
     judged = evaluate_each(answers, model, task, "validation", descendant.input_format, run)
     module, file = (result.evaluation for result in judged)
     if module.value - file.value > max_drop:

@@ -379,6 +379,12 @@ def _list_resumable(folder: Path) -> list[Path]:
     ]
 
 
+def is_unfinished(folder: Path) -> bool:
+    """Return whether a folder is that of a run that has not finished."""
+    record = _read(folder)
+    return bool(record) and not record.get("finished")
+
+
 def has_results(folder: Path) -> bool:
     """Return whether there are results that a resumed run would not have to compute again: here, or
     shared by runs. False if the folder does not exist.

@@ -265,6 +265,20 @@ def check_agreed(value: Any, what: str) -> None:
         )
 
 
+def check_has_device(run: Run) -> None:
+    """Check that this machine has the device of a run, unless it is chosen automatically.
+
+    Raises `Unavailable` otherwise.
+    """
+    if run.device not in (AUTO, "cpu"):
+        open_device(run)
+
+
+def describe_machine(run: Run) -> str:
+    """Return what measured times and memory depend on, for the key of a part that measures them."""
+    return f"{run.device_name}, threads {run.threads}, processes {world()}"
+
+
 def open_device(run: Run) -> torch.device:
     """Return the device of a run and set torch's number of threads.
 

@@ -19,7 +19,7 @@ from learngene_zoo.families.tensors import example_inputs
 from learngene_zoo.pretrained.timm_model import TimmModel
 from learngene_zoo.runs.cache import once
 from learngene_zoo.runs.progress import say
-from learngene_zoo.runs.run import Run, gather_values, open_device, world
+from learngene_zoo.runs.run import Run, describe_machine, gather_values, open_device, world
 from learngene_zoo.settings import Json, Recipe
 from learngene_zoo.storage import StateDict
 from learngene_zoo.tasks.loader import Batch
@@ -66,7 +66,11 @@ def resolve_auto(
     quiet = replace(run, lines=False, progress=False, tracker=None)
     if "batch_size" in names:
         record_of_size = once(
-            quiet.part("batch-size"), "finetune.batch_size", find_batch_size, recipe, (start, task)
+            quiet.part("batch-size"),
+            "finetune.batch_size",
+            find_batch_size,
+            recipe,
+            (start, task, describe_machine(run)),
         ).record
         recipe = replace(recipe, batch_size=record_of_size["batch_size"])
         record["batch_size"] = "auto"
@@ -130,7 +134,7 @@ def measure_rate(
 
 
 def find_batch_size(
-    recipe: Recipe, start: Descendant | TimmModel, task: Task, run: Run
+    recipe: Recipe, start: Descendant | TimmModel, task: Task, _machine: str, run: Run
 ) -> tuple[StateDict, dict[str, Json]]:
     """Return the largest batch size of a step over all processes; on a CPU a fixed one."""
     device = open_device(run)

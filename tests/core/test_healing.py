@@ -297,6 +297,19 @@ def test_the_teacher_of_a_finetuned_model_is_known(place: Path) -> None:
     assert find_losses(lg.heal("tuned", "tiny", **SETTINGS))
 
 
+def test_results_of_a_training_before_are_not_those_of_the_healed_model(place: Path) -> None:
+    tuned = lg.finetune("two", task="digits", epochs=1, images=40, out="tuned", run=RUN)
+    healed = lg.heal("tuned", "tiny", keep="last", **SETTINGS)
+    assert "metrics" not in healed.provenance
+    assert healed.provenance["trained_on"] == tuned.provenance["trained_on"]
+    record: Any = healed.provenance["healed"]
+    assert record["trained_before"]["metrics"] == tuned.provenance["metrics"]
+    healed.save("healed")
+    tuned_card, healed_card = (Path(name, "README.md").read_text() for name in ("tuned", "healed"))
+    assert "model-index" in tuned_card
+    assert "model-index" not in healed_card
+
+
 def change(model: Descendant, **changes: Any) -> Descendant:
     return replace(model, provenance={**model.provenance, **changes}, folder=None)
 

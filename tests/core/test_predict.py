@@ -336,6 +336,11 @@ def test_a_missing_model_is_named_as_on_the_command_line(at_hand: Path) -> None:
         assert str(raised.value) == words.format(Path(name))
     with pytest.raises(WrongCall, match="no model at finetund; did you mean finetuned"):
         lg.evaluate("finetund")
+    for is_finished, hint in ((False, "gone.run has not finished"), (True, "build one with")):
+        Path("gone.run").mkdir(exist_ok=True)
+        Path("gone.run/run.json").write_text(json.dumps({"finished": is_finished}))
+        with pytest.raises(WrongCall, match=hint):
+            lg.evaluate("gone")
 
 
 @pytest.mark.parametrize(

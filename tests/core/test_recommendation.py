@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from click.testing import CliRunner
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import Descendant, assemble, load_descendant
 from learngene_zoo.cli.main import main
+from learngene_zoo.cli.plan import _call
 from learngene_zoo.errors import BadData, WrongCall
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.intervals import Gain
@@ -147,6 +150,15 @@ def test_the_command_says_what_each_costs_and_knows(rows: list[dict[str, object]
     assert all(row["params"] <= 1_000_000 for row in rows)  # type: ignore[operator]
     assert rows[0]["difference"] == 0
     assert rows[0]["probe"] > 0.4  # type: ignore[operator]  # of ten classes
+
+
+@pytest.mark.parametrize("name", ["nested-mini", "pruning-mini", "lsamd-mini"])
+def test_the_printed_command_names_all_that_distinguishes_the_sizes(name: str) -> None:
+    calls = []
+    for member in lifecycle.plan(name):
+        ranked: Any = SimpleNamespace(learngene=name, member=member)
+        calls.append(_call(ranked, "digits"))
+    assert len(set(calls)) == len(calls)
 
 
 @pytest.mark.slow

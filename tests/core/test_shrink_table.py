@@ -32,6 +32,7 @@ from learngene_zoo.terminal import choose_columns
         (0.89996, 0.1, "is level with a linear probe of the original, within the accepted drop"),
         (0.89996, 0.0, "is 0.0 points below a linear probe of the original, more than the"),
         (0.91, None, "is 1.0 points above a linear"),
+        (0.88, 2.0, "is 2.0 points below a linear probe of the original, within"),
     ],
 )
 def test_a_drop_that_rounds_to_zero_is_level(

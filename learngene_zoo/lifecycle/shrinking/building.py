@@ -23,7 +23,7 @@ from learngene_zoo.lifecycle.shrinking.request import ShrinkConfig, ShrinkReques
 from learngene_zoo.method.contract import METHODS
 from learngene_zoo.method.sizes import Budget
 from learngene_zoo.runs.cache import once
-from learngene_zoo.runs.run import Run
+from learngene_zoo.runs.run import Run, describe_machine
 from learngene_zoo.settings import Json, settings_of, with_settings
 from learngene_zoo.tasks.catalogue import locate_task
 
@@ -38,7 +38,7 @@ MODELS, LEARNGENES = "descendants", "learngenes"  # folders of intermediate resu
 
 def list_candidates(request: ShrinkRequest, run: Run) -> list[ShrinkCandidate]:
     """Return the candidates; a resumed run has those that it began with."""
-    inputs = [request.offers, request.budget]
+    inputs = [request.offers, request.budget, describe_machine(run)]
     part = once(run.part(CANDIDATES), "shrink.candidates", _choose_part, request.config, inputs)
     choices: Any = part.record
     return [
@@ -48,7 +48,7 @@ def list_candidates(request: ShrinkRequest, run: Run) -> list[ShrinkCandidate]:
 
 
 def _choose_part(
-    config: ShrinkConfig, offers: Offers, budget: Budget, run: Run
+    config: ShrinkConfig, offers: Offers, budget: Budget, _machine: str, run: Run
 ) -> tuple[StateDict, Json]:
     """Return the method of each candidate, and its index among the method's offers."""
     chosen = choose_within_budget(offers, budget, config, run)

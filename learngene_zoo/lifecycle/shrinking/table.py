@@ -15,7 +15,7 @@ from learngene_zoo.lifecycle.shrinking.finishing import FinishedCandidate
 from learngene_zoo.lifecycle.shrinking.request import ShrinkRequest, count_megabytes
 from learngene_zoo.lifecycle.shrinking.trainings import ShrinkTraining
 from learngene_zoo.runs.cache import once
-from learngene_zoo.runs.run import Run
+from learngene_zoo.runs.run import Run, describe_machine
 from learngene_zoo.settings import Json, from_json, to_json
 from learngene_zoo.storage import read_json, write_json
 
@@ -77,7 +77,9 @@ class ShrinkTable:
     def drop(self) -> float | None:
         """The original's validation accuracy less the winner's, in points."""
         original, winner = self.rows[0].validation, self.winner.validation
-        return None if original is None or winner is None else 100 * (original - winner)
+        if original is None or winner is None:
+            return None
+        return round(100 * (original - winner), 9)  # 98 % less 97 % is 1 point, not a little more
 
     def describe_test(self) -> str:
         """Describe the result on test images; "" if none was measured."""
@@ -93,9 +95,9 @@ class ShrinkTable:
         """Describe the drop on validation images, and whether it is within the bound."""
         if self.drop is None:
             return ""
-        is_within = self.max_drop is None or self.drop <= self.max_drop
+        is_kept = self.max_drop is None or self.drop <= self.max_drop
         size = f"{abs(self.drop):.1f}"
-        if size == "0.0" and is_within:
+        if size == "0.0" and is_kept:
             change = "level with"
         else:
             change = f"{size} points {'below' if self.drop > 0 else 'above'}"
@@ -105,7 +107,7 @@ class ShrinkTable:
         )
         if self.max_drop is None:
             return text
-        word = "within" if is_within else "more than"
+        word = "within" if is_kept else "more than"
         return f"{text}, {word} the accepted drop of {self.max_drop:g}"
 
 
@@ -159,7 +161,9 @@ def tabulate(
     classes = request.task.classes if request.task else 0
     spec = request.ancestry.spec.with_(classes=classes, dense=False)
     specs = [spec, *(item.member.spec for item in ranking.candidates)]
-    part = once(run.part("latency"), "shrink.latency", _measure_part, None, [specs])
+    part = once(
+        run.part("latency"), "shrink.latency", _measure_part, None, [specs, describe_machine(run)]
+    )
     record: Any = part.record
     seconds = record["seconds"]
     original = ShrinkRow(
@@ -220,7 +224,9 @@ def _list_test(request: ShrinkRequest, winner: FinishedCandidate) -> dict[str, A
     return {"test": value, "test_low": low, "test_high": high}
 
 
-def _measure_part(_: None, specs: Sequence[Spec], run: Run) -> tuple[StateDict, Json]:
+def _measure_part(
+    _: None, specs: Sequence[Spec], _machine: str, run: Run
+) -> tuple[StateDict, Json]:
     """Return the latency of each shape, as `seconds`."""
     from learngene_zoo.lifecycle.latency import latency
 

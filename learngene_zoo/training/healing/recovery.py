@@ -35,6 +35,10 @@ if TYPE_CHECKING:
     from learngene_zoo.tasks.task import Task
 
 
+# Records of a training, beside the task of the head, that do not hold after its weights changed.
+TRAINED = ("metrics", "recipe", "training_seed", "head", "found", "teacher")
+
+
 def recover(
     start: Descendant,
     ancestry: Ancestry,
@@ -109,6 +113,9 @@ def recover(
     if "healed" in start.provenance:
         healed["before"] = start.provenance["healed"]
     provenance = {**start.provenance, "healed": healed}
+    if find_kept(watch).epoch:  # results of a training before are not those of the healed weights
+        former = {name: provenance.pop(name) for name in TRAINED if name in provenance}
+        healed |= {"trained_before": former} if former else {}
     return replace(start, state=state_of(objective.model), provenance=provenance, folder=None)
 
 
