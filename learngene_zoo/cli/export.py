@@ -50,7 +50,7 @@ def export(
         max_drop=max_drop,
         timed=bench,
         run=job.run,
-        force=job.force or job.run.resume,
+        force=job.force,
     )
     facts: dict[str, Json] = {
         "format": exported.format,
@@ -120,7 +120,7 @@ command = SettingsCommand(
         *job_options(
             None,
             "Path of the file.  [default: model.onnx or model.pt2]",
-            without=("tracker", "seed", "precision"),
+            without=("tracker", "seed", "precision", "resume"),
         ),
     ],
 )

@@ -379,6 +379,11 @@ def _list_resumable(folder: Path) -> list[Path]:
     ]
 
 
+def is_begun(folder: Path) -> bool:
+    """Return whether a folder has the record of a run, finished or not."""
+    return bool(_read(folder))
+
+
 def is_unfinished(folder: Path) -> bool:
     """Return whether a folder is that of a run that has not finished."""
     record = _read(folder)

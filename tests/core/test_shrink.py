@@ -291,6 +291,15 @@ def test_a_finished_call_is_not_repeated(data: Path, tmp_path: Path) -> None:
         shrink(data, tmp_path / "small")
 
 
+def test_a_file_of_the_user_is_not_replaced_where_nothing_is_resumed(
+    data: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "small.html").write_text("mine")
+    with pytest.raises(Refused, match="already exists"):
+        shrink(data, tmp_path / "small", run=Run(threads=1, device="cpu", resume=True))
+    assert (tmp_path / "small.html").read_text() == "mine"
+
+
 def test_another_setting_is_refused_by_its_name(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -62,7 +62,7 @@ from learngene_zoo.lifecycle.shrinking.table import (
 from learngene_zoo.lifecycle.training_warnings import ignore_training_warnings, warn_of_training
 from learngene_zoo.method.sizes import Budget
 from learngene_zoo.runs.cache import DONE
-from learngene_zoo.runs.folder import check_start, locate_run, produce
+from learngene_zoo.runs.folder import check_start, is_begun, locate_run, produce
 from learngene_zoo.runs.progress import report_activity, say
 from learngene_zoo.runs.run import Run, check_precision, world
 from learngene_zoo.tasks.catalogue import say_notes
@@ -126,8 +126,9 @@ def shrink(
     bounds, config, tuning = split_settings(budget or Budget(), config or ShrinkConfig(), settings)
     check_start(out, run, force)
     export_format = choose_export(export, takes_texts(model, run))
+    is_resumed = run.resume and is_begun(locate_run(out))
     for path in list_outputs(out, export_format):
-        check_file(path, force or run.resume)
+        check_file(path, force or is_resumed)
     request = open_request(
         model, task, images, bounds, config, tuning, image_size, export_format, run
     )
