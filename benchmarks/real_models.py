@@ -94,6 +94,8 @@ TRAINED = (
 TRAINED_BUDGET = {
     "epochs": 4,
     "images": IMAGES,
+    "tuning_epochs": 4,
+    "tuning_images": IMAGES,
     "teaching_epochs": 4,
     "teaching_images": IMAGES,
 }
