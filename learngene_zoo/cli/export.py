@@ -31,6 +31,8 @@ def export(
     **options: Any,
 ) -> None:
     """Write the file and print its largest difference from the model."""
+    from learngene_zoo.pretrained.exported import is_own_export
+
     job = job_of(options)
     out = job.path or Path(f"model.{format or DEFAULT}")
     if format and out.suffix != f".{format}":
@@ -50,7 +52,7 @@ def export(
         max_drop=max_drop,
         timed=bench,
         run=job.run,
-        force=job.force,
+        force=job.force or (job.run.resume and is_own_export(out)),
     )
     facts: dict[str, Json] = {
         "format": exported.format,
@@ -120,7 +122,7 @@ command = SettingsCommand(
         *job_options(
             None,
             "Path of the file.  [default: model.onnx or model.pt2]",
-            without=("tracker", "seed", "precision", "resume"),
+            without=("tracker", "seed", "precision"),
         ),
     ],
 )

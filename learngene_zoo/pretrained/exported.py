@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+from zipfile import ZipFile, is_zipfile
 
-from learngene_zoo.errors import BadFile, Unavailable, WrongCall
+from learngene_zoo.errors import BadFile, Unavailable, WrongCall, ZooError
 from learngene_zoo.families.spec import InputFormat
 from learngene_zoo.families.timm_config import image_settings, normalisation, view_in
 from learngene_zoo.pretrained.timm_model import TimmModel, open_model
@@ -53,6 +54,20 @@ def is_exported_file(reference: object) -> bool:
     """Return whether a reference has the name of an exported file and is not a folder."""
     path = Path(str(reference))
     return path.suffix.lower() in SUFFIXES and not path.is_dir()
+
+
+def is_own_export(path: Path) -> bool:
+    """Return whether a file was written by `lgzoo export`. Nothing in it is unpickled."""
+    if path.suffix.lower() == ".pt2":
+        if not is_zipfile(path):
+            return False
+        with ZipFile(path) as archive:
+            return any(name.endswith("/metadata.json") for name in archive.namelist())
+    try:
+        open_exported(path)
+    except ZooError:
+        return False
+    return True
 
 
 def check_format(path: Path, dtype: Dtype) -> Format:

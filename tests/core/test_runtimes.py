@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+from zipfile import ZipFile
 
 import pytest
 import torch
@@ -32,7 +33,7 @@ from learngene_zoo.lifecycle.runtimes import (
     metadata,
     open_runner,
 )
-from learngene_zoo.pretrained.exported import open_exported
+from learngene_zoo.pretrained.exported import is_own_export, open_exported
 from learngene_zoo.pretrained.timm_model import open_model
 from learngene_zoo.runs.run import Run
 from learngene_zoo.testing import tiny_task
@@ -299,6 +300,7 @@ def test_accuracy_and_predictions_of_a_file_are_those_of_the_model(tmp_path: Pat
     task = replace(tiny_task(classes=5), class_names=NAMES)
     descendant = model(SPEC.with_(image_size=task.image_size))
     path = export_descendant(descendant, tmp_path / "model.onnx", run=RUN).path
+    assert is_own_export(path)
     exported_model = open_exported(path, threads=1)
     theirs, ours = (
         measure(one.model(), task, "validation", one.input_format, RUN)
@@ -410,3 +412,15 @@ def test_the_command_writes_measures_and_refuses(tmp_path: Path) -> None:
         "--dtype", "int8", "-o", str(tmp_path / "small.onnx"), "--task", "digits"
     )
     assert (code, "5 classes and digits has 10" in stderr) == (2, True)
+
+
+@pytest.mark.parametrize("name", ["mine.onnx", "mine.pt2", "none.onnx", "none.pt2"])
+def test_other_files_are_not_taken_for_own_ones(tmp_path: Path, name: str) -> None:
+    (tmp_path / "mine.onnx").write_bytes(b"mine")
+    with ZipFile(tmp_path / "mine.pt2", "w") as archive:
+        archive.writestr("letters.txt", "mine")
+    assert not is_own_export(tmp_path / name)
+
+
+def test_a_file_of_torch_export_is_recognised(tmp_path: Path) -> None:
+    assert is_own_export(export_descendant(model(), tmp_path / "model.pt2", run=RUN).path)

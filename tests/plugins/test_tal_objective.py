@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.loader import Loader
 from learngene_zoo.testing import tiny_task
-from learngene_zoo.training.checkpoint import newest
+from learngene_zoo.training.checkpoint import RECORD, newest
 from learngene_zoo.training.distillation import divergence
 from learngene_zoo.training.loop import train
 from learngene_zoo.training.objectives import attribute_loss
@@ -322,7 +323,8 @@ def test_what_is_not_finite_stops_the_training_and_leaves_the_last_good_checkpoi
 ) -> None:
     with pytest.raises(TrainingFailed, match="not finite"):
         train_objective(tmp_path / "run", poison=3)
-    identity = {"label": "training", "steps": 6, "seed": 0, "ema": 0.9, "plan": ""}
+    (place,) = (tmp_path / "run").glob("checkpoint-*")
+    identity = json.loads((place / RECORD).read_text())["training"]
     kept = newest(tmp_path / "run", identity)
     assert kept is not None
     assert kept.step == 2
