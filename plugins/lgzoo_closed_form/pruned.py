@@ -175,7 +175,7 @@ def check_head_dim(spec: Spec, head_dim: int, *, is_compensated: bool = True) ->
     if head_dim > spec.head_width:
         raise WrongCall(
             f"head_dim is {head_dim}; the heads of the ancestry model have {spec.head_width} "
-            "channels, and pruning only takes away; choose at most {spec.head_width}"
+            f"channels, and pruning only takes away; choose at most {spec.head_width}"
         )
     if head_dim == spec.head_width:
         return

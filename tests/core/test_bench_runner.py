@@ -23,7 +23,7 @@ from learngene_zoo.bench.running import trial
 from learngene_zoo.bench.running.executors import Failure, InProcess, Outcome, perform
 from learngene_zoo.bench.running.extraction import extract_once, is_finished, read_cost
 from learngene_zoo.bench.running.runner import Schedule, TimeLeft, format_progress, run_grid
-from learngene_zoo.bench.running.trial import run_cell
+from learngene_zoo.bench.running.trial import measure_untrained, run_cell, train_cell
 from learngene_zoo.errors import BadData, Refused, WrongCall
 from learngene_zoo.families.family import cost
 from learngene_zoo.families.tensors import initial, shapes
@@ -544,3 +544,21 @@ def test_segmentation_is_judged_by_its_own_metric(world: World, tmp_path: Path) 
     assert row.error is None
     assert (row.metric, row.correct, row.probe) == ("mIoU", None, None)
     assert json.loads(json.dumps(row.value)) is not None
+
+
+def test_rows_of_other_data_or_heads_are_not_taken(tmp_path: Path) -> None:
+    world = make_world(tmp_path)
+    cell, task = toy_cells(world)[0], open_task(world[1])
+    start = assemble(SPEC.with_(classes=3), {}, seed=0).for_task(
+        task.name, task.class_names, seed=0
+    )
+    for folder in ("trained", "untrained"):
+        (tmp_path / folder).mkdir()
+    for stamp in ("a", "b", "a"):
+        changed = replace(cell, data={cell.task: stamp})
+        train_cell(changed, start, task, tmp_path / "trained", Run(threads=1))
+    assert len(list((tmp_path / "trained").glob("*.json"))) == 2
+    for augment in ("none", "light", "none"):
+        changed = replace(cell, recipe=replace(cell.recipe, augment=augment))
+        measure_untrained(changed, start, task, tmp_path / "untrained", Run(threads=1))
+    assert len(list((tmp_path / "untrained").glob("*.json"))) == 2

@@ -176,6 +176,7 @@ def test_a_budget_is_kept(learngene: lg.Learngene, expander: PruningExpander) ->
             {"heads": 4},
             "heads is 4; the ancestry model has 3, and pruning only takes away",
         ),
+        (PruningExpander(head_dim=64), {}, r"pruning only takes away; choose at most \d+$"),
         (PruningExpander(), {"mlp_ratio": 8.0}, "mlp_ratio is 8.0; the ancestry model has 4.0"),
         (
             PruningExpander(),

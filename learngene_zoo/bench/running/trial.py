@@ -134,6 +134,7 @@ def train_cell(cell: Cell, start: Descendant, task: Task, folder: Path, run: Run
         cell.version,
         run.seed,
         run.precision,
+        *([cell.data[cell.task]] if cell.task in cell.data else []),  # of the user's own data
     ]
     weights = [fingerprint_of_state(start.state), sorted(start.inherited)]
     path = folder / f"{fingerprint([*weights, *map(to_json, same)])}.json"
@@ -274,7 +275,8 @@ def measure_untrained(
     """
     from learngene_zoo.training.evaluate import evaluate
 
-    bare = replace(cell, recipe=Recipe(epochs=0, images=cell.recipe.images))
+    recipe = cell.recipe  # the head is fitted to augmented images too
+    bare = replace(cell, recipe=Recipe(epochs=0, images=recipe.images, augment=recipe.augment))
     path = folder / f"{bare.key}.json"
     if path.is_file():
         return from_json(Untrained, read_json(path), str(path))
