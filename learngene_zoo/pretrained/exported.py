@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
-from zipfile import ZipFile, is_zipfile
+from zipfile import BadZipFile, ZipFile
 
 from learngene_zoo.errors import BadFile, Unavailable, WrongCall, ZooError
 from learngene_zoo.families.spec import InputFormat
@@ -58,14 +58,12 @@ def is_exported_file(reference: object) -> bool:
 
 def is_own_export(path: Path) -> bool:
     """Return whether a file was written by `lgzoo export`. Nothing in it is unpickled."""
-    if path.suffix.lower() == ".pt2":
-        if not is_zipfile(path):
-            return False
-        with ZipFile(path) as archive:
-            return any(name.endswith("/metadata.json") for name in archive.namelist())
     try:
+        if path.suffix.lower() == ".pt2":
+            with ZipFile(path) as archive:
+                return any(name.endswith("/extra/metadata.json") for name in archive.namelist())
         open_exported(path)
-    except ZooError:
+    except (ZooError, BadZipFile, OSError):
         return False
     return True
 

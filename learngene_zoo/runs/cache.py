@@ -16,7 +16,8 @@ that used it refers to it, so that the cost of each run alone is known (`measure
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, is_dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -25,7 +26,6 @@ from typing import TYPE_CHECKING, Any
 
 from learngene_zoo.atomic import new_file
 from learngene_zoo.ownership import remove_marked
-from learngene_zoo.runs.locks import wait_for_lock
 from learngene_zoo.runs.progress import read_number, report_activity
 from learngene_zoo.runs.run import Run, is_first, wait_for_all, world
 from learngene_zoo.settings import Json, fingerprint, from_json, stated_fields, to_json
@@ -168,6 +168,25 @@ def _identity(value: Any) -> Json:
         f"a {type(value).__name__} has no identity that a part's key could hold; pass what it is "
         "made from"
     )
+
+
+@contextmanager
+def wait_for_lock(path: Path, work: str) -> Iterator[None]:
+    """Wait for the lock of a file, and hold it. Lines of progress name what another holder does.
+
+    Args:
+        path: the file of the lock, made if it does not exist.
+        work: what the holder does, as "extracting lsamd".
+    """
+    from filelock import FileLock
+
+    lock = FileLock(path)
+    with report_activity(f"waiting for another process ({work})"):
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _load_shared(

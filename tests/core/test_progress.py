@@ -12,7 +12,7 @@ import pytest
 from filelock import FileLock
 
 from learngene_zoo.runs import progress as progress_module
-from learngene_zoo.runs.locks import wait_for_lock
+from learngene_zoo.runs.cache import wait_for_lock
 from learngene_zoo.runs.progress import (
     Activity,
     mark_printed,

@@ -414,11 +414,12 @@ def test_the_command_writes_measures_and_refuses(tmp_path: Path) -> None:
     assert (code, "5 classes and digits has 10" in stderr) == (2, True)
 
 
-@pytest.mark.parametrize("name", ["mine.onnx", "mine.pt2", "none.onnx", "none.pt2"])
+@pytest.mark.parametrize("name", ["mine.onnx", "mine.pt2", "cut.pt2", "none.onnx", "none.pt2"])
 def test_other_files_are_not_taken_for_own_ones(tmp_path: Path, name: str) -> None:
     (tmp_path / "mine.onnx").write_bytes(b"mine")
     with ZipFile(tmp_path / "mine.pt2", "w") as archive:
-        archive.writestr("letters.txt", "mine")
+        archive.writestr("letters/metadata.json", "mine")
+    (tmp_path / "cut.pt2").write_bytes((tmp_path / "mine.pt2").read_bytes()[:-9])
     assert not is_own_export(tmp_path / name)
 
 

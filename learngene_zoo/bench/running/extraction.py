@@ -22,8 +22,7 @@ from learngene_zoo.bench.grid.cell import Arm, Cell, Extraction
 from learngene_zoo.errors import Refused
 from learngene_zoo.method.contract import METHODS
 from learngene_zoo.pretrained.ancestry import ancestry_spec, open_ancestry
-from learngene_zoo.runs.cache import measure_cost_alone
-from learngene_zoo.runs.locks import wait_for_lock
+from learngene_zoo.runs.cache import measure_cost_alone, wait_for_lock
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import from_json, to_json
 from learngene_zoo.storage import read_json, write_json

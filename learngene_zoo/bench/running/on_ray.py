@@ -19,7 +19,7 @@ from learngene_zoo.bench.grid.cell import Cell, Extraction
 from learngene_zoo.bench.running.executors import Executor, Failure, Job, Outcome, perform
 from learngene_zoo.bench.running.extraction import ExtractionCost, is_finished
 from learngene_zoo.errors import Unavailable, WrongCall
-from learngene_zoo.runs.locks import wait_for_lock
+from learngene_zoo.runs.cache import wait_for_lock
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import fingerprint
 
