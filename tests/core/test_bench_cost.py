@@ -144,6 +144,12 @@ def test_only_places_that_every_arm_has_are_billed() -> None:
         bills([row for row in rows() if (row.arm, row.epochs) != ("lsamd", 4)])
 
 
+def test_sizes_of_two_widths_are_billed_apart() -> None:
+    wide = [replace(row, key=f"wide {row.key}", width=192, seconds=9.0) for row in rows()]
+    bill = next(bill for bill in bills([*rows(), *wide]) if bill.arm == "lsamd")
+    assert bill.tuning[4].seconds == (4.0 + 9.0) / 2
+
+
 def test_a_cost_grid_has_no_controls_and_trains_every_size_by_itself() -> None:
     arms = [
         Arm(name="lsamd", method="lsamd"),
@@ -165,8 +171,15 @@ def test_a_cost_grid_has_no_controls_and_trains_every_size_by_itself() -> None:
         6: {"depths": (6,)},
         12: {"depths": (12,)},
     }
+    wide = cost_cells([replace(cell, width=64) for cell in grid])
+    assert [cell.arm.settings for cell in wide if cell.arm.name == "pretrain_finetune"] == [
+        {"depths": (6,), "widths": (64,)},
+        {"depths": (12,), "widths": (64,)},
+    ]
     with pytest.raises(WrongCall, match="at least two depths"):
         cost_cells(grid[:3])
+    with pytest.raises(WrongCall, match="must have one metric"):
+        cost_cells([*grid, replace(grid[0], task="scenes")])
     with pytest.raises(WrongCall, match="a method with an extraction"):
         cost_cells([cell for cell in grid if cell.arm.method == "scratch"])
 

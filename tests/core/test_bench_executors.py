@@ -27,7 +27,7 @@ from learngene_zoo.bench.running.extraction import (
     is_finished,
     read_cost,
 )
-from learngene_zoo.bench.running.on_ray import Ray, pack, run_remotely, unpack
+from learngene_zoo.bench.running.on_ray import Ray, pack, read_token, run_remotely, unpack
 from learngene_zoo.bench.running.runner import run_grid
 from learngene_zoo.errors import Unavailable, WrongCall
 from learngene_zoo.runs.run import Run
@@ -135,18 +135,32 @@ def test_a_learngene_travels_to_a_machine_that_does_not_share_the_disk(
 ) -> None:
     monkeypatch.setattr(ray_executor.tempfile, "gettempdir", lambda: str(tmp_path / "far"))
     cells, here = toy_cells(world), tmp_path / "here"
-    outcome, packed = run_remotely(cells[0].extraction, str(here), RUN, None)
+    outcome, packed = run_remotely(cells[0].extraction, str(here), RUN, None, "a")
     assert isinstance(outcome, ExtractionCost)
     assert packed is not None
     assert not here.exists()
     unpack(packed, cells[0].extraction, here)
     assert is_finished(cells[0].extraction, here)
     assert pack(cells[0].extraction, here)
-    row, _ = run_remotely(cells[0], str(tmp_path / "elsewhere"), RUN, packed)
+    row, _ = run_remotely(cells[0], str(tmp_path / "elsewhere"), RUN, packed, "a")
     assert isinstance(row, Row)
     alone = as_if_alone(cells[:1], tmp_path / "alone")
     assert numbers([row]) == alone
     assert extract_once(cells[0].extraction, here, RUN)[1].finished
+    before = len([*(tmp_path / "far").glob("lgzoo-bench-*")])
+    run_remotely(cells[0].extraction, str(tmp_path / "elsewhere"), RUN, None, "b")
+    after = len([*(tmp_path / "far").glob("lgzoo-bench-*")])
+    assert after == before + 1, "a bench that starts over has a folder of its own there"
+
+
+def test_a_bench_that_starts_over_has_another_token(world: World, tmp_path: Path) -> None:
+    run_grid(toy_cells(world)[-1:], tmp_path, RUN)
+    token = read_token(tmp_path)
+    assert read_token(tmp_path) == token
+    run_grid(toy_cells(world)[-1:], tmp_path, RUN)
+    assert read_token(tmp_path) == token
+    run_grid(toy_cells(world)[-1:], tmp_path, RUN, anew=True)
+    assert read_token(tmp_path) != token
 
 
 @pytest.mark.skipif(HAS_RAY, reason="the extra `ray` is installed")

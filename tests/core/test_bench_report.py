@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from bench_toy import toy_row
 
+from learngene_zoo.bench.grid.tuning import TUNING_SEED
 from learngene_zoo.bench.report import captions, gain_tables, tables, text_table
 from learngene_zoo.bench.report.page import NO_GRID, page
 from learngene_zoo.bench.report.pictures import pareto_front, pictures
@@ -220,6 +221,29 @@ def test_an_interval_of_a_metric_does_not_leave_0_to_1() -> None:
     assert (result.high, result.interval) == (1.0, "seeds")
     assert result.low is not None
     assert 0 <= result.low < 0.8
+
+
+def test_correlations_below_0_have_lines() -> None:
+    values = {"lsamd": -0.3, "scratch fan_in": 0.6, "scratch timm": 0.5}
+    found = [
+        replace(
+            toy_row(f"{arm} {seed}", arm=arm, method=arm.split()[0], seed=seed, metric="matthews"),
+            value=value + seed / 100,
+            untrained=-0.1 - seed / 100,
+        )
+        for arm, value in values.items()
+        for seed in range(3)
+    ]
+    line = line_of(summarise(found), "lsamd", "digits")
+    assert line.value.value == pytest.approx(-0.29)
+    assert line.value.low is not None
+    assert line.value.low < -0.29
+    assert line.untrained is not None
+    assert line.untrained.value == pytest.approx(-0.11)
+    assert line.over_scratch is not None
+    assert line.over_scratch.value == pytest.approx(-0.9)
+    with pytest.raises(WrongCall, match="value"):
+        replace(found[0], value=-1.5)
 
 
 def test_budgets_and_sizes_are_kept_apart() -> None:
@@ -505,6 +529,12 @@ def test_a_report_covers_the_newest_grid_only(tmp_path: Path) -> None:
     summary = read_summary(tmp_path)
     assert (summary.tasks, len(summary.rows), summary.missing) == (["digits"], 12, 1)
     assert "mean of 1 task and 2 seeds" in build_overview(tmp_path)[0][0].title
+
+
+def test_while_rates_are_chosen_there_is_no_report(tmp_path: Path) -> None:
+    write(tmp_path, [toy_row(seed=TUNING_SEED, split="validation")])
+    with pytest.raises(WrongCall, match="it is still choosing rates"):
+        read_summary(tmp_path)
 
 
 def test_a_folder_without_results_or_with_a_foreign_grid_is_refused(tmp_path: Path) -> None:

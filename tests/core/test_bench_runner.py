@@ -479,6 +479,19 @@ def test_the_probe_is_the_ridge_regression_of_the_features(world: World) -> None
     assert measured.value == evaluate(start.model(), task, "test", start.input_format, RUN).value
 
 
+def test_values_before_training_are_of_the_metric_of_the_task(world: World) -> None:
+    task = replace(open_task(world[1]), metric="matthews")
+    start = assemble(SPEC.with_(classes=3), {}, seed=0, scheme="fan_in")
+    measured = trial.probe_start(start, task, "test", 24, RUN)
+    expected = evaluate(start.model(), task, "test", start.input_format, RUN)
+    assert (measured.metric, measured.value) == ("matthews", expected.value)
+    accurate = trial.probe_start(start, replace(task, metric="accuracy"), "test", 24, RUN)
+    assert accurate.probe is not None
+    assert measured.probe == pytest.approx((3 * accurate.probe - 1) / 2, abs=0.2), (
+        "equal classes: a correlation is about the accuracy above chance"
+    )
+
+
 @pytest.mark.parametrize(
     "flags", [(True,), (False, False, True, False, True), (True,) * 9, (False,) * 8]
 )

@@ -212,6 +212,13 @@ def test_the_variance_of_a_row_is_that_of_its_share() -> None:
     assert result_of(replace(row, evaluated=0, chance=None)).variance == 0.0
 
 
+def test_the_variance_of_a_correlation_needs_no_positive_value() -> None:
+    row = toy_row(metric="matthews", value=-0.2, evaluated=100, chance=0.0)
+    result = result_of(row)
+    assert (result.value, result.least) == (-20.0, pytest.approx(100 * 3 / 10))
+    assert result.variance == pytest.approx(100**2 * (1 - 0.04) ** 2 / 100)
+
+
 def test_a_rate_that_failed_is_out_and_bounds_the_grid() -> None:
     results: dict[Trial, Result] = {}
     while expected := search(SPACE, results.get)[1]:

@@ -411,6 +411,15 @@ def test_a_verdict_survives_its_file(toy: Claim, tmp_path: Path) -> None:
         read_verdict(tmp_path / "toy.json")
 
 
+def test_changed_data_of_the_user_gives_other_cells(toy: Claim) -> None:
+    own = replace(toy, targets=(*toy.targets, "folder:photos"))
+    before, after = (
+        {cell.key for cell in cells_of(replace(own, data={"folder:photos": stamp}))}
+        for stamp in ("1", "2")
+    )
+    assert len(before & after) == len(cells_of(toy)), "those of other tasks are the same"
+
+
 def test_a_kept_verdict_stays_with_the_test_images_that_it_was_made_on(
     toy: Claim, tmp_path: Path
 ) -> None:

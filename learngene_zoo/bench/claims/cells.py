@@ -294,6 +294,11 @@ def _cells(
             arm=arm,
             task=task,
             version=claim.versions.get(task) or version_of(task),
+            data={
+                name: claim.data[name]
+                for name in (task, *arm.tasks_for(task))
+                if name in claim.data
+            },
             code=METHODS.describe_code(arm.method),
             **size._asdict(),
             **rest,

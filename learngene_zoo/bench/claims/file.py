@@ -192,6 +192,8 @@ class Claim:
     void_if_same: bool = False  # undecided if two arms always built the same model
     # of tasks' test images (a kept verdict's); others: today's
     versions: Mapping[str, int] = field(default_factory=dict)
+    # the stamps of the user's own data among its tasks, when its cells were run
+    data: Mapping[str, str] = field(default_factory=dict)
     minutes: float = 0.0  # planned, on two cores, without the cells shared with other claims
     exact: tuple[Sum, ...] = ()
 

@@ -19,6 +19,7 @@ from learngene_zoo.bench.claims.contrasts import Finding, decide_outcome
 from learngene_zoo.bench.claims.file import Claim, ClaimBudget, planned_effect
 from learngene_zoo.bench.claims.verdict import Verdict, judge
 from learngene_zoo.bench.grid.cell import Cell
+from learngene_zoo.bench.grid.grid import open_own_data, stamp_own_data
 from learngene_zoo.bench.results.rows import RESULTS, read_rows
 from learngene_zoo.bench.results.statistics import extremes
 from learngene_zoo.bench.running.executors import Executor
@@ -59,6 +60,8 @@ def run_claim(
     """
     if claim.power is not None:
         say(f"{claim.name}: planned to see gains from {planned_effect(claim):.1f} points")
+    own = [*claim.targets, *(task for arm in claim.arms.values() for task in arm.tasks)]
+    claim = replace(claim, data=stamp_own_data(open_own_data(own, run.offline)))
     tried = {row.key: row for row in read_rows(out / RESULTS) if row.error is None}
     while tuning := tuning_cells(claim, tried.values(), config_of(out)):
         say(f"{claim.name}: {describe_phase(claim, tuning)} on validation images")

@@ -11,6 +11,7 @@ from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.records import CONTROLS, is_own_data
 from learngene_zoo.bench.grid.cell import Arm, Cell, HeadStart, Size, is_plain, label
 from learngene_zoo.bench.grid.search import Augment
+from learngene_zoo.bench.results import condition
 from learngene_zoo.errors import WrongCall, ZooError, unknown
 from learngene_zoo.method.contract import METHODS
 from learngene_zoo.method.sizes import Member, Target
@@ -182,7 +183,7 @@ def cells(
     if duplicates:
         raise WrongCall(f"two arms are named {duplicates[0]!r}; give each a name of its own")
     _check_seen(tasks, arms)
-    data = _open_own_data([*tasks, *(task for arm in arms for task in arm.tasks)], offline)
+    data = open_own_data([*tasks, *(task for arm in arms for task in arm.tasks)], offline)
     _check_kinds(tasks, data)
     named_widths = [{} if width is None else {"width": width} for width in dict.fromkeys(widths)]
     plain = [
@@ -193,14 +194,22 @@ def cells(
         *_competitors(arms, plain, offline, say),
         *_competitors(arms, sizes, offline, say),
     ]
-    stamps = _stamp_own_data(data)
+    stamps = stamp_own_data(data)
     codes = {arm.method: METHODS.describe_code(arm.method) for arm in arms}
     return [
         Cell(
             arm=arm,
             task=task,
             seed=seed,
-            recipe=set_epochs(replace(recipe, lr=(rates or {}).get(arm.name, recipe.lr)), budget),
+            recipe=set_epochs(
+                replace(
+                    recipe,
+                    lr=(rates or {}).get(arm.name, recipe.lr),
+                    # a decay over the blocks is for pretrained ones
+                    layer_decay=1.0 if arm.method == condition.SCRATCH else recipe.layer_decay,
+                ),
+                budget,
+            ),
             split=split,
             head=head,
             version=catalogue.version_of(task),
@@ -216,7 +225,7 @@ def cells(
     ]
 
 
-def _open_own_data(references: Iterable[str], offline: bool) -> list[Task]:
+def open_own_data(references: Iterable[str], offline: bool) -> list[Task]:
     """Return those tasks that are the user's own data.
 
     Data that cannot be opened is left out: its cells fail with the reason.
@@ -229,7 +238,7 @@ def _open_own_data(references: Iterable[str], offline: bool) -> list[Task]:
     return opened
 
 
-def _stamp_own_data(data: Iterable[Task]) -> dict[str, str]:
+def stamp_own_data(data: Iterable[Task]) -> dict[str, str]:
     """Return the stamps of data that can be read. Cells of changed data are computed again."""
     stamps: dict[str, str] = {}
     for task in data:

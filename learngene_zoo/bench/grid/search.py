@@ -272,9 +272,18 @@ def result_of(row: Row) -> Result:
         return Result(error=row.error)
     value, least, variance = row.value or 0.0, -math.inf, 0.0
     if row.chance is not None and row.evaluated:
-        least = row.chance + SIGMAS * math.sqrt(row.chance * (1 - row.chance) / row.evaluated)
-        variance = value * (1 - value) / row.evaluated
+        least = row.chance + SIGMAS * math.sqrt(_variance_of(row, row.chance))
+        variance = _variance_of(row, value)
     return Result(value=100 * value, least=100 * least, variance=100**2 * variance)
+
+
+def _variance_of(row: Row, value: float) -> float:
+    """Return the variance of a value of the row's metric, over other images.
+
+    It is that of a share of the images, or of a correlation.
+    """
+    spread = (1 - value**2) ** 2 if row.metric == "matthews" else value * (1 - value)
+    return spread / row.evaluated
 
 
 def choose(

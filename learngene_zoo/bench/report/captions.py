@@ -18,7 +18,7 @@ NOTES = (
     "*Real*, *left out*: the metric after the largest budget on the real tasks alone, and on the "
     "generated tasks whose families are not in the source task `forms` (an ancestry model trained "
     "on `source` has seen similar images).",
-    "*Untrained*: the metric before any training. *Probe*: the accuracy of a ridge regression on "
+    "*Untrained*: the metric before any training. *Probe*: that of a ridge regression on "
     "the features before any training, fitted to plain images. The head starts from such a "
     "regression too (the default), so both are equal, except in arms that train with an "
     "augmentation: their heads are fitted to augmented images as well.",

@@ -11,7 +11,8 @@ curve.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Literal
@@ -21,8 +22,9 @@ from learngene_zoo.bench.report import text_table
 from learngene_zoo.bench.report.text_table import TextTable
 from learngene_zoo.bench.results.condition import SCRATCH
 from learngene_zoo.bench.results.rows import Row
-from learngene_zoo.errors import WrongCall
+from learngene_zoo.errors import WrongCall, ZooError
 from learngene_zoo.settings import Json
+from learngene_zoo.tasks.catalogue import find_entry, open_task
 from learngene_zoo.text import human_count
 
 # methods whose work before fine-tuning is for one size only
@@ -136,7 +138,8 @@ def cost_cells(cells: Sequence[Cell], tasks: Sequence[str] = ()) -> list[Cell]:
 
     Raises:
         WrongCall: the grid has one size, from which costs per extraction and per descendant cannot
-            be separated; or it has sizes by settings, or no method that is extracted.
+            be separated; or it has sizes by settings, tasks of different metrics, or no method that
+            is extracted.
     """
     if any(cell.size for cell in cells):
         raise WrongCall(
@@ -145,6 +148,11 @@ def cost_cells(cells: Sequence[Cell], tasks: Sequence[str] = ()) -> list[Cell]:
         )
     if len({cell.layers for cell in cells}) < 2:
         raise WrongCall("a cost curve needs at least two depths, e.g. --layers 6,12")
+    if len(set(_list_metrics(dict.fromkeys(cell.task for cell in cells)))) > 1:
+        raise WrongCall(
+            "a cost curve averages over its tasks, which must have one metric; give tasks of one "
+            "metric with --task"
+        )
     extracted = [
         cell for cell in cells if cell.arm.control is None and cell.arm.method not in PER_SIZE
     ]
@@ -159,15 +167,23 @@ def cost_cells(cells: Sequence[Cell], tasks: Sequence[str] = ()) -> list[Cell]:
         # After the last arm of each task, size and seed come the rivals.
         if cell.arm == extracted[-1].arm:
             curve += [
-                replace(cell, arm=_rival(method, model, settings, cell.layers))
-                for method in PER_SIZE
+                replace(cell, arm=_rival(method, model, settings, cell)) for method in PER_SIZE
             ]
     return curve
 
 
-def _rival(method: str, model: Arm, settings: Mapping[str, Mapping[str, Json]], layers: int) -> Arm:
-    """Return an arm that trains this one size before fine-tuning."""
-    arm_settings = {**settings.get(method, {}), "depths": (layers,)}
+def _list_metrics(tasks: Iterable[str]) -> Iterator[tuple[bool, str]]:
+    """Yield the metric of each task whose metric is known without a download."""
+    for name in tasks:
+        with suppress(ZooError):
+            task = find_entry(name) or open_task(name, offline=True)
+            yield task.kind == "segmentation", task.metric
+
+
+def _rival(method: str, model: Arm, settings: Mapping[str, Mapping[str, Json]], cell: Cell) -> Arm:
+    """Return an arm that trains the one size of a cell before fine-tuning."""
+    widths = {} if cell.width is None else {"widths": (cell.width,)}
+    arm_settings = {**settings.get(method, {}), "depths": (cell.layers,), **widths}
     return Arm(
         name=method,
         method=method,
@@ -190,8 +206,8 @@ def bills(rows: Sequence[Row]) -> list[Bill]:
     measured = [row for row in rows if row.value is not None and row.control is None]
     arms = list(dict.fromkeys(row.arm for row in measured))
     budgets = sorted({row.epochs for row in measured})
-    by_cell = {(row.arm, row.epochs, row.task, row.layers, row.seed): row for row in measured}
-    units = list(dict.fromkeys((row.task, row.layers, row.seed) for row in measured))
+    by_cell = {(row.arm, row.epochs, *_unit(row)): row for row in measured}
+    units = list(dict.fromkeys(map(_unit, measured)))
     shared = [
         unit for unit in units if all((arm, n, *unit) in by_cell for arm in arms for n in budgets)
     ]
@@ -205,6 +221,11 @@ def bills(rows: Sequence[Row]) -> list[Bill]:
         _bill(arm_runs, [other for other in runs if _work(other) == _work(arm_runs)])
         for arm_runs in runs
     ]
+
+
+def _unit(row: Row) -> tuple[str, int, int, int]:
+    """Return task, size and seed."""
+    return row.task, row.layers, row.width, row.seed
 
 
 _Runs = Mapping[int, Sequence[Row]]  # of one arm: a list per budget, all over the same places

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from learngene_zoo.bench.report.cost_curve import UNITS, Bill, CostUnit, matches
 from learngene_zoo.bench.report.gain_tables import short_task
-from learngene_zoo.bench.results.averages import Average
+from learngene_zoo.bench.results.averages import Average, bounds_of
 from learngene_zoo.bench.results.condition import SCRATCH
 from learngene_zoo.bench.results.summary import Line, Summary
 from learngene_zoo.plotting import (
@@ -269,7 +269,8 @@ def curves(lines: Sequence[Line], looks: Mapping[str, Look]) -> Figure:
         )
         if panel in panels[::columns]:
             panel.set_ylabel(f"{_name(lines[0].condition.metric)}, %")
-        panel.set_ylim(bottom=max(0.0, panel.get_ylim()[0]), top=min(100.0, panel.get_ylim()[1]))
+        least, most = (100 * bound for bound in bounds_of([lines[0].condition.metric]))
+        panel.set_ylim(bottom=max(least, panel.get_ylim()[0]), top=min(most, panel.get_ylim()[1]))
     for panel in panels[len(panel_tasks) :]:
         panel.remove()
     for panel in panels[max(0, len(panel_tasks) - columns) : len(panel_tasks)]:

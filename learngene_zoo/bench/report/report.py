@@ -19,7 +19,7 @@ from learngene_zoo.artifacts.records import versions
 from learngene_zoo.atomic import new_file
 from learngene_zoo.bench.grid.cell import Arm, Cell, label
 from learngene_zoo.bench.grid.search import Choice
-from learngene_zoo.bench.grid.tuning import describe_tuning
+from learngene_zoo.bench.grid.tuning import TUNING_SEED, describe_tuning
 from learngene_zoo.bench.report import captions, gain_tables, tables, text_table
 from learngene_zoo.bench.report.cost_curve import ASSUMPTIONS, Bill, bills, cost_tables, flat_costs
 from learngene_zoo.bench.report.page import NO_GRID, Grid, page
@@ -126,7 +126,10 @@ def read_summary(out: Path) -> Summary:
     if not (out / RESULTS).is_file():
         raise WrongCall(f"there is no {RESULTS} in {out}; name the folder of a bench with -o")
     rows, keys = read_rows(out / RESULTS), read_grid(out).keys
-    chosen = select(rows, keys) if keys else rows
+    # without a grid, rates are still being chosen, or an earlier version wrote the rows
+    chosen = select(rows, keys) if keys else [row for row in rows if row.seed != TUNING_SEED]
+    if rows and not keys and not chosen:
+        raise WrongCall(f"the bench in {out} has no results yet: it is still choosing rates")
     return summarise(chosen, missing=len(keys) - len(chosen) if keys else 0)
 
 

@@ -108,7 +108,7 @@ def average_metric(rows: Iterable[Row]) -> Average | None:
     values = {key: row.value or 0.0 for key, row in by_key.items()}
     runs = _flags_of_one_task(by_key)
     if not runs:
-        return average(values, "seeds", (0.0, 1.0))
+        return average(values, "seeds", bounds_of(row.metric for row in by_key.values()))
     share = sum(sum(run) / len(run) for run in runs) / len(runs)
     return over_images(values, Gain(share, *pooled_proportion(runs)))
 
@@ -124,8 +124,14 @@ def average_gain(ours: Mapping[Key, Row], theirs: Mapping[Key, Row]) -> Average 
         _flags_of_one_task({key: rows[key] for key in shared}) for rows in (ours, theirs)
     )
     if not runs or not other_runs or len(runs[0]) != len(other_runs[0]):
-        return average(values, bounds=(-1.0, 1.0))
+        low, high = bounds_of(ours[key].metric for key in shared)
+        return average(values, bounds=(low - high, high - low))
     return over_images(values, paired_gain(runs, other_runs))
+
+
+def bounds_of(metrics: Iterable[str]) -> tuple[float, float]:
+    """Return the lowest and the highest value of these metrics."""
+    return -1.0 if "matthews" in metrics else 0.0, 1.0
 
 
 def over_images(keys: Collection[Key], gain: Gain) -> Average:

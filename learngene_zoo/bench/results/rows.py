@@ -26,7 +26,8 @@ RESULTS = "results.jsonl"
 MAX_ERROR_LETTERS = 2000  # characters of an error that are kept
 _Count = Annotated[int, Bounds(least=0, most=10**18)]
 _Seconds = Annotated[float, Bounds(least=0, most=1e12)]
-_Share = Annotated[float | None, Bounds(least=0, most=1)]
+# Matthews correlation goes from -1 to 1, other metrics from 0
+_Metric = Annotated[float | None, Bounds(least=-1, most=1)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,14 +57,14 @@ class Row:
     code: str = ""  # of a method that is not of this project, see `Cell`
     weights: str = ""  # digest of the model before its training; "" in rows of earlier versions
     error: str | None = None
-    metric: str = "accuracy"  # or mIoU
-    value: _Share = None
+    metric: str = "accuracy"  # or mIoU, matthews, F1
+    value: _Metric = None
     # one flag per image of the split, in its order, packed into hexadecimal digits
     correct: str | None = None
     evaluated: _Count = 0  # images of the split
-    chance: _Share = None  # value of the best constant answer; None in rows of earlier versions
-    untrained: _Share = None  # the metric before any training
-    probe: _Share = None  # accuracy of a ridge regression of its features before training
+    chance: _Metric = None  # value of the best constant answer; None in rows of earlier versions
+    untrained: _Metric = None  # the metric before any training
+    probe: _Metric = None  # the same of a ridge regression of its features
     params: _Count = 0  # of the descendant
     flops: _Count = 0
     stored_params: _Count = 0  # of the learngene: the numbers to keep in order to build any size

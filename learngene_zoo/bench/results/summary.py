@@ -14,7 +14,7 @@ over each other are in `pairs.py`.
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from learngene_zoo.bench.claims.contrasts import Values, stronger
 from learngene_zoo.bench.results.averages import (
@@ -23,6 +23,7 @@ from learngene_zoo.bench.results.averages import (
     average,
     average_gain,
     average_metric,
+    bounds_of,
     drop_incomplete,
 )
 from learngene_zoo.bench.results.condition import SCRATCH, Condition
@@ -276,8 +277,8 @@ def _build_line(condition: Condition, rows: Sequence[Row], task: str | None, gai
         task=task,
         condition=condition,
         value=value,
-        untrained=_average_level({(row.task, row.seed): row.untrained for row in rows}),
-        probe=_average_level({(row.task, row.seed): row.probe for row in rows}),
+        untrained=_average_level(rows, "untrained"),
+        probe=_average_level(rows, "probe"),
         **gains._asdict(),
         real=_average_level_on(rows, task, "real"),
         left_out=_average_level_on(rows, task, "left out"),
@@ -300,11 +301,11 @@ def _average_level_on(rows: Sequence[Row], task: str | None, origin: Origin) -> 
     return None if task or len(selected) == len(rows) else average_metric(selected)
 
 
-def _average_level(values: Mapping[Key, float | None]) -> Average | None:
-    """Return the mean of a metric without flags per image, over the rows that have it."""
-    return average(
-        {key: value for key, value in values.items() if value is not None}, "seeds", (0.0, 1.0)
-    )
+def _average_level(rows: Iterable[Row], name: Literal["untrained", "probe"]) -> Average | None:
+    """Return the mean of a field without flags per image, over the rows that have it."""
+    having = [row for row in rows if getattr(row, name) is not None]
+    values = {(row.task, row.seed): getattr(row, name) for row in having}
+    return average(values, "seeds", bounds_of(row.metric for row in having))
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from learngene_zoo.method.contract import Work
 
 ANCESTRIES, PARTS = "ancestries.json", "parts"
+TOKEN = "bench.id"  # names the bench on machines that do not share its disk
 FORWARD = 3  # times cheaper than a training step
 
 

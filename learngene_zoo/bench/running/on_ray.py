@@ -13,11 +13,13 @@ import sys
 import tempfile
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 from zipfile import ZipFile
 
+from learngene_zoo.atomic import new_file
 from learngene_zoo.bench.grid.cell import Cell, Extraction
 from learngene_zoo.bench.running.executors import Executor, Failure, Job, Outcome, perform
-from learngene_zoo.bench.running.extraction import ExtractionCost, is_finished
+from learngene_zoo.bench.running.extraction import TOKEN, ExtractionCost, is_finished
 from learngene_zoo.errors import Unavailable, WrongCall
 from learngene_zoo.runs.cache import wait_for_lock
 from learngene_zoo.runs.run import Run
@@ -45,6 +47,7 @@ class Ray(Executor):
     def open(self, out: Path, run: Run) -> None:
         """Connect, and count the jobs that the cluster can run at once."""
         super().open(out.resolve(), run)
+        self._token = read_token(out)
         self._connect()
         gpus = 1 if run.device_name.startswith("cuda") else 0
         cores = run.threads or 1
@@ -86,7 +89,8 @@ class Ray(Executor):
             if key not in self._packed:
                 self._packed[key] = self._ray.put(pack(job.extraction, self._out))
             packed = self._packed[key]
-        self._jobs[self._remote.remote(job, str(self._out), self._run, packed)] = job
+        remote = self._remote.remote(job, str(self._out), self._run, packed, self._token)
+        self._jobs[remote] = job
 
     def wait(self) -> tuple[Job, Outcome]:
         """Return the next answer; copy a learngene extracted elsewhere to the bench's folder."""
@@ -109,8 +113,17 @@ class Ray(Executor):
         self._ray.shutdown()
 
 
+def read_token(out: Path) -> str:
+    """Return a text that no other bench has, which a bench keeps until it starts over."""
+    path = out / TOKEN
+    if not path.is_file():
+        with new_file(path, force=True) as draft:
+            draft.write_text(uuid4().hex, encoding="utf-8")
+    return path.read_text(encoding="utf-8")
+
+
 def run_remotely(
-    job: Job, out: str, run: Run, packed: bytes | None
+    job: Job, out: str, run: Run, packed: bytes | None, token: str
 ) -> tuple[Outcome, bytes | None]:
     """Run a job on any machine of a cluster.
 
@@ -119,12 +132,13 @@ def run_remotely(
         out: the bench's folder; a temporary folder is used if it is not mounted on this machine.
         run: how to compute.
         packed: the learngene of a cell (`pack`).
+        token: the bench's text from `read_token`.
 
     Returns: the job's outcome and, for an extraction, the packed learngene.
     """
     folder = Path(out)
     if not folder.is_dir():  # the disk with the results is not mounted here
-        folder = Path(tempfile.gettempdir()) / f"lgzoo-bench-{fingerprint(out)}"
+        folder = Path(tempfile.gettempdir()) / f"lgzoo-bench-{fingerprint([out, token])}"
     if isinstance(job, Cell) and packed is not None:
         unpack(packed, job.extraction, folder)
     outcome = perform(job, folder, run)

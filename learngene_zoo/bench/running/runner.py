@@ -18,6 +18,7 @@ from learngene_zoo.bench.running.executors import Executor, Failure, InProcess, 
 from learngene_zoo.bench.running.extraction import (
     ANCESTRIES,
     PARTS,
+    TOKEN,
     check_same_ancestries,
     estimate_work,
     is_finished,
@@ -191,7 +192,8 @@ def _remove_results(out: Path) -> None:
     """
     for folder in _FOLDERS:
         remove_below(out / folder, lambda name: _is_name_of_bench(name) and not _is_lock(name))
-    (out / ANCESTRIES).unlink(missing_ok=True)
+    for name in (ANCESTRIES, TOKEN):
+        (out / name).unlink(missing_ok=True)
 
 
 _KIND = "bench"

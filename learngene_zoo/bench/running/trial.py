@@ -264,6 +264,7 @@ class Untrained:
 
     value: float
     probe: float | None = None  # None for segmentation
+    metric: str = "accuracy"
 
 
 def measure_untrained(
@@ -274,15 +275,20 @@ def measure_untrained(
     They are measured once for all cells that differ only in their training, and kept in `folder`.
     """
     from learngene_zoo.training.evaluate import evaluate
+    from learngene_zoo.training.objectives import metric_for
 
     recipe = cell.recipe  # the head is fitted to augmented images too
     bare = replace(cell, recipe=Recipe(epochs=0, images=recipe.images, augment=recipe.augment))
     path = folder / f"{bare.key}.json"
+    metric = metric_for(task)
     if path.is_file():
-        return from_json(Untrained, read_json(path), str(path))
+        kept = from_json(Untrained, read_json(path), str(path))
+        if task.dense or kept.metric == metric.name:
+            return kept
     if task.dense:
         measured = Untrained(
-            value=evaluate(start.model(), task, cell.split, start.input_format, run).value
+            value=evaluate(start.model(), task, cell.split, start.input_format, run).value,
+            metric=metric.name,
         )
     else:
         measured = probe_start(start, task, cell.split, cell.recipe.images, run)
@@ -298,15 +304,18 @@ def probe_start(
     images: int | None,
     run: Run,
 ) -> Untrained:
-    """Return two accuracies before training: of the head, and of a ridge regression.
+    """Return the task's metric before training: of the head, and of a ridge regression.
 
     The regression of the features is fitted to the images that the training will see (`images` of
     the training images).
     """
+    import numpy as np
     import torch
 
     from learngene_zoo.families.forward import get_classifier
     from learngene_zoo.runs.run import open_device
+    from learngene_zoo.training.evaluate import rows_of_metric
+    from learngene_zoo.training.objectives import metric_for
     from learngene_zoo.training.probes import compute_features, fit_ridge
 
     model = start.model().to(open_device(run))
@@ -316,10 +325,11 @@ def probe_start(
     with torch.no_grad():
         predicted_N = head(torch.from_numpy(held_out.values)).argmax(dim=1).numpy()
     probed_N = fit_ridge(calibration, task.classes).predict(held_out.values).argmax(axis=1)
-    value, probe = (
-        float((answers == held_out.labels).mean()) for answers in (predicted_N, probed_N)
-    )
-    return Untrained(value=value, probe=probe)
+    metric, values = metric_for(task), []
+    for answers_N in (predicted_N, probed_N):
+        rows_NR = rows_of_metric(metric, np.stack([held_out.labels, answers_N], axis=1))
+        values.append(metric.value(rows_NR.sum(axis=0), len(rows_NR)))
+    return Untrained(value=values[0], probe=values[1], metric=metric.name)
 
 
 @cache
