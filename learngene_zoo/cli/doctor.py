@@ -123,7 +123,9 @@ def doctor(
     matter = [row for row in rows if row["status"] == "bad" or row["what"] in MATTER]
     _print(matter, as_json=False)
     left_out = len(rows) - len(matter)
-    click.echo(f"{left_out} of {len(rows)} rows left out; show them with --all", err=True)
+    click.echo(
+        f"{left_out} of {len(rows)} rows left out, none of them bad; show them with --all", err=True
+    )
 
 
 def _is_readable(task: str) -> bool:
@@ -287,6 +289,7 @@ def _shelf() -> Iterator[Row]:
     yield _row("shelf", "info", shelf.cards_folder())
     for name in shelf.names():
         try:
+            shelf.load(name)
             yield _row(f"learngene {name}", "ok", shelf.find(name))
         except ZooError as error:
             yield _row(f"learngene {name}", "bad", error)

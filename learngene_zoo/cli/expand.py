@@ -172,7 +172,7 @@ def expand(
             "expanding beyond twice the original depth has not been evaluated"
         )
     where = "" if str(job.out) == "descendant" else f" {shell_word(str(job.out))}"
-    print_made(job.out, job, f"lgzoo finetune{where}{on_task(descendant.task)}")
+    print_made(job.out, job, f"lgzoo finetune{where}{on_task(descendant.task or 'folder:PATH')}")
 
 
 def _is_like(spec: Spec, other: Spec) -> bool:

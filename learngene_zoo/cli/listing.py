@@ -103,7 +103,7 @@ DROPS = {
     "methods": ("presets", "families", "tasks"),
     "learngenes": ("licence", "image_size", "width", "tasks"),
     "tasks": ("suites", "licence", "validation", "title"),
-    "ancestries": ("licence", "group", "image_size"),
+    "ancestries": ("group", "image_size", "params", "licence"),
 }
 KINDS = {"methods": "method", "learngenes": "learngene", "tasks": "task", "ancestries": "ancestry"}
 

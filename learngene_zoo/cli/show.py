@@ -10,6 +10,7 @@ import click
 
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts import shelf
+from learngene_zoo.artifacts.card import name_library
 from learngene_zoo.artifacts.learngene import read_config
 from learngene_zoo.artifacts.records import CardRecord, Provenance, read_provenance
 from learngene_zoo.artifacts.shelf import kind_of
@@ -192,6 +193,12 @@ def _name_size_options(method: Method, spec: Spec, command: str) -> str:
     return f"with {options} of {command}" if options else ""
 
 
+# What opens the folder of a model, by `name_library`.
+OPENERS = {
+    "timm": "timm",
+    "transformers": "transformers",
+    "learngene_zoo": "timm after `import learngene_zoo.timm`",
+}
 MAX_LETTERS = 60  # of numbers that are shown in one line; longer lists of them are in config.json
 
 
@@ -324,13 +331,21 @@ def _model(folder: Path, convention: Convention) -> Row:
         **({"front": front_text(spec)} if len(spec.sizes) > 1 else {}),
         "params": model_cost.params,
         "flops": model_cost.flops,
+        "opens_with": OPENERS[name_library(spec)],
         "method": ours.get("method"),
         **({"control": ours["control"]} if "control" in ours else {}),
         "task": ours.get("task"),
         metric: record.metrics.get(metric),
+        **_list_test(record),
         **_list_loss(record),
         "licence": record.inherited_licence,
     }
+
+
+def _list_test(record: Provenance) -> Row:
+    """Return the result on test images of a trained model; {} for other models."""
+    names = [name for name in record.metrics if name.startswith("test_") and name != "test_images"]
+    return {name: record.metrics[name] for name in names[:1]}
 
 
 def _list_loss(record: Provenance) -> Row:

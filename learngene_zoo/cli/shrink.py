@@ -100,6 +100,7 @@ def _print_plan(model: str, request: dict[str, Any], job: Job) -> None:
 
 def _print_result(result: Any, job: Job) -> None:
     """Print the table, and the paths of everything that was written."""
+    from learngene_zoo.artifacts.card import name_library
     from learngene_zoo.lifecycle.shrinking.report import describe_columns, list_cells
 
     table = result.table
@@ -124,6 +125,8 @@ def _print_result(result: Any, job: Job) -> None:
     print_row({name: path for name, path in paths.items() if path}, as_json=False)
     for text in filter(None, (table.describe_test(), table.describe_drop())):
         say(text, job)
+    if name_library(result.model.spec) == "learngene_zoo":
+        say("timm opens the model after `import learngene_zoo.timm`", job)
     if table.task is not None:
         sample = "--text TEXT" if table.noun == "text" else "PICTURE"
         advise(f"lgzoo predict {shell_word(str(job.out))} {sample}", job.quiet)

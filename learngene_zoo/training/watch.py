@@ -35,6 +35,7 @@ Keep = Literal["best", "last"]
 BEST = "best-"
 VALUE = "validation/value"  # key of the value in `metrics.jsonl`
 OTHER = "validation/"  # prefix of the other values
+ROUNDING = 1e-9  # of a difference of two accuracies
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,6 +264,7 @@ def choose_epoch(history: Sequence[Epoch], images: int) -> Epoch | None:
     standard error of an accuracy on 47 images is 7 points. Of epochs that the images cannot tell
     apart the last one was trained longest, at the lowest learning rates (the one-standard-error
     rule: Hastie, Tibshirani and Friedman, The Elements of Statistical Learning, section 7.10).
+    The standard error is at least one image, also where the best epoch is always right.
     docs/results/finetuning.md has measurements.
 
     Args:
@@ -274,7 +276,9 @@ def choose_epoch(history: Sequence[Epoch], images: int) -> Epoch | None:
     best = _find_best(history)
     if best is None:
         return None
-    error = math.sqrt(best.value * (1 - best.value) / images) if images else 0.0
+    error = 0.0
+    if images:
+        error = max(math.sqrt(best.value * (1 - best.value) / images), 1 / images + ROUNDING)
     least = max(best.value - error, history[0].value)
     return [epoch for epoch in history if epoch.value >= least][-1]
 

@@ -99,8 +99,8 @@ class ClosedFormExtractor(Extractor):
     store: StoreWeights = True
     keep_streams: Annotated[
         bool,
-        "keep the recorded streams in the folder of the learngene's run, so that expansions do not "
-        "record them again",
+        "keep the recorded streams in the folder of the learngene's run, for all expansions; "
+        "otherwise every expansion records streams again, of other randomly drawn tokens",
     ] = False
     each: Calibration = field(default=Calibration(), metadata=FLAT)
 

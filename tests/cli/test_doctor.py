@@ -15,6 +15,7 @@ from PIL import Image
 
 from learngene_zoo.cli.doctor import _compute
 from learngene_zoo.cli.main import describe_error, main
+from learngene_zoo.errors import BadFile
 
 TOKEN = "hf_" + "x" * 34
 
@@ -45,10 +46,24 @@ def test_it_prints_the_rows_that_matter_and_with_all_every_one(
     result = CliRunner().invoke(main, ["doctor"])
     assert len(result.stdout.splitlines()) <= 20
     assert "torch " in result.stdout
-    assert result.stderr.endswith(" rows left out; show them with --all\n")
+    assert result.stderr.endswith(" rows left out, none of them bad; show them with --all\n")
     everything = CliRunner().invoke(main, ["doctor", "--all"]).stdout.splitlines()
     assert any(line.startswith("task digits ") for line in everything)
     assert len(everything) > 80
+
+
+def test_a_learngene_of_the_shelf_that_cannot_be_opened_is_bad(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def load(name: str) -> None:
+        if name == "lsamd-mini":
+            raise BadFile("the tensors are cut short")
+
+    monkeypatch.setattr("learngene_zoo.cli.doctor.shelf.load", load)
+    result = rows(code=1)
+    assert result["learngene lsamd-mini"]["status"] == "bad"
+    assert "cut short" in result["learngene lsamd-mini"]["found"]
+    assert result["learngene tal-mini"]["status"] == "ok"
 
 
 def test_a_torchvision_of_another_torch_is_bad(monkeypatch: pytest.MonkeyPatch) -> None:

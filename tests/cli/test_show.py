@@ -91,6 +91,8 @@ def test_a_language_model_shows_its_loss_and_licence() -> None:
     ]
     images = json.loads(CliRunner().invoke(main, ["show", "ancestry-mini", "--json"]).stdout)
     assert images["licence"] == "apache-2.0"
+    assert (row["opens_with"], images["opens_with"]) == ("transformers", "timm")
+    assert images["test_accuracy"] == 0.81975
     assert not images.keys() & {"vocabulary", "positions", "validation_loss"}
 
 

@@ -135,7 +135,9 @@ def test_a_fine_tuned_candidate_states_the_kept_epoch_and_few_images() -> None:
     result = call("--max-params", "25K", *SMALL, "--lr", "1e-9")
     assert result.exit_code == 0, result.stderr
     lines = [
-        line for line in result.stderr.splitlines() if " validation images, where one " in line
+        line
+        for line in result.stderr.splitlines()
+        if ", chosen by only 4 validation images" in line
     ]
     assert len(lines) == 2
     assert all("none of 1 epochs has" in line or "epoch 1 of 1" in line for line in lines)
@@ -162,7 +164,7 @@ def test_a_long_call_states_its_time_and_a_smaller_image_size(
     assert find_line(1e4).startswith("about ")
     assert find_line(1e4).endswith(f" in all; {advice}")
     assert find_line(1e4, "--image-size", "16").endswith(" in all")
-    assert " candidates: " in find_line(1e12)
+    assert " candidates of " in find_line(1e12)
     monkeypatch.setattr(estimate, "MAX_FLOPS", 0.0)
     assert find_line(1e4) == advice
 

@@ -21,6 +21,7 @@ from learngene_zoo.artifacts.records import (
     versions,
 )
 from learngene_zoo.errors import BadFile, WrongCall
+from learngene_zoo.families.spec import Segment
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.settings import to_json
 
@@ -243,6 +244,21 @@ def test_a_model_that_timm_lacks_is_listed_under_this_library() -> None:
         "import timm\n\nimport learngene_zoo.timm  # registers the model with timm\n\nmodel = "
         in card
     )
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"attention_width": 16}, "Its heads together have 16 channels, not the 32 of the model."),
+        (
+            {"front": (Segment(layers=1, width=32, heads=1, attention_width=16, stitch=False),)},
+            "differ between its blocks",
+        ),
+    ],
+)
+def test_a_card_states_why_timm_has_no_such_model(changes: dict[str, Any], reason: str) -> None:
+    ours = {"format": 1, "spec": to_json(SPEC.with_(**changes)), "inherited": [], "task": None}
+    assert reason in descendant_card({"learngene": ours})
 
 
 def test_a_model_trained_from_scratch_has_the_licence_its_maker_gave_it() -> None:

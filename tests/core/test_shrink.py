@@ -207,6 +207,7 @@ def test_the_winner_fits_and_is_what_the_verbs_make_by_hand(data: Path, tmp_path
     start = lifecycle.expand(tmp_path / "gene", task=task, run=RUN, **free)
     tuned = lifecycle.finetune(start, task=task, run=RUN, epochs=1, batch_size=16)
     assert fingerprint_of_state(tuned.state) == fingerprint_of_state(result.model.state)
+    assert result.model.provenance["learngene"] == "in memory", "its folder is removed"
 
 
 def interrupt_after(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, calls: int) -> None:

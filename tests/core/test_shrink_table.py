@@ -42,6 +42,14 @@ def test_a_drop_that_rounds_to_zero_is_level(
     assert text in table.describe_drop()
 
 
+def test_few_validation_images_are_named_beside_the_drop() -> None:
+    table = replace(toy_table(1.0), validation_images=10)
+    assert table.describe_drop() == (
+        "on only 10 validation images, where one is 10 points, the model is 10.0 points above a "
+        "linear probe of the original"
+    )
+
+
 def toy_table(validation: float, max_drop: float | None = None) -> ShrinkTable:
     """Return a table of an original and a candidate of the same size."""
     facts: dict[str, Any] = {

@@ -63,6 +63,8 @@ def same(one: Descendant, weights: dict[str, torch.Tensor]) -> bool:
         ((0.0, 0.1, 0.6, 0.3, 0.2), {}, 4, 2),
         ((0.0, 0.1, 0.4, 0.4, 0.2), {}, 4, 3),  # the last of equals
         ((0.0, 0.1, 0.4, 0.3, 0.2), {}, 4, 3),  # the standard error of 0.4 on 12 images is 0.14
+        # one image of 12 fewer than all of them
+        ((0.5, 0.7, 1.0, 11 / 12, 0.8), {}, 4, 3),
         ((0.35, 0.1, 0.4, 0.3, 0.3), {}, 4, 2),  # none below the start
         ((0.5, 0.1, 0.3, 0.4, 0.2), {}, 4, 0),  # the start counts
         ((0.0, 0.1, 0.4, 0.3, 0.2), {"keep": "last"}, 4, 4),

@@ -79,18 +79,18 @@ def build_candidates(
     from learngene_zoo.runs.progress import say
     from learngene_zoo.storage import fingerprint_of_state
 
-    names: dict[str, str] = {}  # of the candidates by the hash of their tensors
+    names: dict[str, str] = {}  # titles of the candidates by the hash of their tensors
     for candidate in candidates:
         try:
             model = _build(request, candidate, work, run)
         except (WrongCall, TrainingFailed) as error:
-            say(run, f"{candidate.name} is left out: {error}")
+            say(run, f"{candidate.title} is left out: {error}")
             continue
         key = fingerprint_of_state(model.state)
         if key in names:
-            say(run, f"{candidate.name} is left out: it equals {names[key]}")
+            say(run, f"{candidate.title} is left out: it equals {names[key]}")
             continue
-        names[key] = candidate.name
+        names[key] = candidate.title
         yield candidate, model
     if not names:
         raise TrainingFailed("no candidate could be built; the lines above have the reasons")

@@ -88,7 +88,7 @@ def _finetune(
     from learngene_zoo.runs.progress import say
 
     path = work / FINETUNED / candidate.name
-    say(run, f"fine-tuning {candidate.name}")
+    say(run, f"fine-tuning {candidate.title}")
     model = finetune(
         start, task=request.reference, out=path, run=resume_if_begun(path, run), **request.tuning
     )

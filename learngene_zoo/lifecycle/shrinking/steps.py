@@ -203,7 +203,7 @@ def _make(request: ShrinkRequest, out: Path, run: Run) -> Shrunk:
     check_images(request, run)
     candidates = list_candidates(request, run)
     methods = ", ".join(dict.fromkeys(candidate.method for candidate in candidates))
-    say(run, f"{count_noun(len(candidates), 'candidate')}: {methods}")
+    say(run, f"{count_noun(len(candidates), 'candidate')} of {methods}")
     if not run.resume and (text := describe_long_call(request, candidates, run)):
         say(run, text)
     ranking = _rank(request, candidates, work, run)
@@ -250,10 +250,14 @@ def _deliver(table: ShrinkTable, model: Path, outputs: Sequence[Path], run: Run)
 
 
 def _load_with_report(path: Path) -> Descendant:
-    """Return the finished model with the report of its fine-tuning, if it has one."""
+    """Return the finished model with the report of its fine-tuning, if it has one.
+
+    It does not name its learngene, whose folder is removed.
+    """
     from learngene_zoo.artifacts.descendant import load_descendant
 
     report = path / "report.html"
     files = {"report.html": report.read_text(encoding="utf-8")} if report.is_file() else {}
     model = load_descendant(path)
-    return replace(model, files={**model.files, **files})
+    provenance = {**model.provenance, "learngene": "in memory"}
+    return replace(model, files={**model.files, **files}, provenance=provenance)

@@ -14,6 +14,7 @@ from learngene_zoo.lifecycle.shrinking.candidates import ShrinkCandidate
 from learngene_zoo.lifecycle.shrinking.finishing import FinishedCandidate
 from learngene_zoo.lifecycle.shrinking.request import ShrinkRequest, count_megabytes
 from learngene_zoo.lifecycle.shrinking.trainings import ShrinkTraining
+from learngene_zoo.lifecycle.training_warnings import describe_few
 from learngene_zoo.runs.cache import once
 from learngene_zoo.runs.run import Run, describe_machine
 from learngene_zoo.settings import Json, from_json, to_json
@@ -101,9 +102,10 @@ class ShrinkTable:
             change = "level with"
         else:
             change = f"{size} points {'below' if self.drop > 0 else 'above'}"
+        few = describe_few({"validation_images": self.validation_images}, self.noun)
+        inputs = few or f"{self.validation_images} validation {self.noun}s"
         text = (
-            f"on {self.validation_images} validation {self.noun}s the model is {change} a linear "
-            "probe of the original"
+            f"on {inputs}{',' if few else ''} the model is {change} a linear probe of the original"
         )
         if self.max_drop is None:
             return text
