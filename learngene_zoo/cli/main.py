@@ -364,6 +364,7 @@ def completion(shell: str) -> None:
 DEBUG = "--debug"
 LONGEST = 200  # characters of one word in an error
 WORDS_KEY = "learngene_zoo.words"  # of a context's `meta`
+SIZES = ("layers", "depth", "width", "embed-dim", "heads")  # options of expand, not of extract
 MAX_SUGGESTED = 5  # options that begin with a typed one
 INTERRUPTED = 130  # exit code that a shell gives to a process that SIGINT ended
 MISFIT = "torchvision::"  # in the error of an import with a torchvision for another torch
@@ -528,6 +529,8 @@ def _usage(error: click.UsageError) -> str:
         typed = error.option_name.lstrip("-")
         close = nearest(typed, words)
         hint = f"see {command} --help" if close is None else f"did you mean {words[close]}?"
+        if close is None and typed in SIZES and command.startswith("lgzoo extract"):
+            hint = f"sizes are chosen afterwards: lgzoo expand {error.option_name} ..."
         longer = [word for name, word in words.items() if name.startswith(typed)]
         longer.sort(key=len)
         if len(typed) >= MIN_LETTERS and 1 < len(longer) <= MAX_SUGGESTED:

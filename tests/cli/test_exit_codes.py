@@ -16,6 +16,10 @@ LINES = {
     "extract lsmd": (2, "no method named 'lsmd'; did you mean lsamd?"),
     "exract lsamd": (2, "no command named 'exract'; did you mean extract?"),
     "finetune model --epocs 3": (2, "no option named --epocs; did you mean --epochs?"),
+    "extract first_k --depth 4": (
+        2,
+        "no option named --depth; sizes are chosen afterwards: lgzoo expand --depth ...",
+    ),
     "expand lsamd-mini --in-chans 3": (2, "no option named --in-chans; see lgzoo expand --help"),
     "extract lsamd --preset papr -o new": (
         2,
