@@ -120,6 +120,9 @@ def heal(
         resolved = _choose_defaults(resolved, start, data, settings)
     if data.is_text:
         check_text_recipe(resolved)
+        for name in ("fit", "max_patches"):
+            if value := getattr(healing, name):
+                raise WrongCall(f"{name} is {value!r}, but {data.name} has texts; leave it out")
     ancestry, records, located = _open_teacher(start, recorded, teacher, run)
     check_comparable(start.spec, ancestry.spec)
     plan = plan_rounds(start, ancestry.spec, healing.rounds) if healing.rounds > 1 else None

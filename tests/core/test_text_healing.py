@@ -140,6 +140,15 @@ def test_rounds_go_through_sizes_between(
     assert all(torch.equal(opened[name], healed.state[name]) for name in healed.state)
 
 
+@pytest.mark.parametrize("settings", [{"fit": "pad"}, {"max_patches": 4}])
+def test_settings_of_images_are_refused(
+    pair: tuple[Descendant, Descendant], table: str, settings: dict[str, Any]
+) -> None:
+    (name,) = settings
+    with pytest.raises(WrongCall, match=f"{name} is .*has texts; leave it out"):
+        lifecycle.heal(pair[1], table, run=RUN, **settings)
+
+
 def test_augmentations_are_refused(pair: tuple[Descendant, Descendant], table: str) -> None:
     with pytest.raises(WrongCall, match="augment is 'light', but texts are not augmented"):
         lifecycle.heal(pair[0], table, augment="light", run=RUN)
