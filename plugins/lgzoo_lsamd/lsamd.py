@@ -39,6 +39,7 @@ from learngene_zoo.plugin import (
     from_json,
     is_first,
     once,
+    print_note,
     to_json,
 )
 from lgzoo_lsamd.blocks import (
@@ -161,6 +162,12 @@ class LsamdExtractor(Extractor):
                 "LSAMD searches on tasks; name at least one with --task, or the blocks with --keep"
             )
         check_rates(self.task_lr, [task.name for task in tasks])
+        if len(tasks) == 1:
+            print_note(
+                "lsamd keeps the blocks that several tasks use; one task alone ranks them by its "
+                "own search (name more with --task)",
+                "lsamd with one task",
+            )
         results: dict[str, SearchResult] = {}
         carried: Part | None = None
         for task in tasks:
