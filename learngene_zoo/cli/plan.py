@@ -6,7 +6,8 @@ learngenes for given pictures.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any, get_args
 
 import click
@@ -116,6 +117,17 @@ def convention_option() -> click.Option:
     )
 
 
+def _explain_empty(target: Target, depths: Collection[int]) -> str:
+    """Return why no listed size agrees with a target; `depths` are those of all sizes."""
+    if target.layers is not None and depths and target.layers not in depths:
+        others = f"{min(depths)}" if len(depths) == 1 else f"{min(depths)} to {max(depths)}"
+        named = name_typed_option("layers")
+        return f"lists no size with {named} {target.layers}; its sizes have {others} layers"
+    axes = [name for name in target.axes() if name not in OF_ALL_SIZES]
+    named = ", ".join(map(name_typed_option, axes)) or "the settings"
+    return f"lists no size with these values; leave out {named} to see all sizes"
+
+
 def build(method: Method) -> click.Command:
     """Return the command of one method, with the options of its extractor and its expander."""
     extractor_names = tuple(setting.name for setting in settings_of(method.extractor))
@@ -133,23 +145,21 @@ def build(method: Method) -> click.Command:
         **options: Any,
     ) -> None:
         target = settings_from_options(Target())
-        members = lifecycle.plan(
+        list_members = partial(
+            lifecycle.plan,
             method.name,
             extractor=settings_from_options(method.preset(preset)),
             expander=settings_from_options(method.expander),
             ancestries=ancestry,
-            target=target,
             budget=Budget(max_params=max_params, max_flops=max_flops),
             pool=pool,
             convention=convention,
             offline=offline,
         )
+        members = list_members(target=target)
         if not members:
-            axes = [name for name in target.axes() if name not in OF_ALL_SIZES]
-            named = ", ".join(map(name_typed_option, axes)) or "the settings"
-            raise WrongCall(
-                f"{method.name} lists no size with these values; leave out {named} to see all sizes"
-            )
+            depths = {member.spec.layers for member in list_members(target=Target())}
+            raise WrongCall(f"{method.name} {_explain_empty(target, depths)}")
         print_sizes(size_rows(members, convention), as_json, show_all)
 
     return SettingsCommand(

@@ -76,6 +76,10 @@ LINES = {
         2,
         "option '--probe' requires an argument: knn, ridge; see lgzoo evaluate --help",
     ),
+    "plan closed_form --layers 99": (
+        2,
+        "closed_form lists no size with --layers 99; its sizes have 1 to 12 layers",
+    ),
     "plan closed_form --embed-dim=50 --img-size 64": (
         2,
         "closed_form lists no size with these values; leave out --embed-dim to see all sizes",
