@@ -216,6 +216,7 @@ def finetune(model: str | None, task: str | None, preset: str | None, **options:
 
 # With fewer epochs or steps, more are advised rather than another learning rate.
 MIN_EPOCHS, MIN_STEPS = 4, 100
+SPIKE = 2.0  # a training loss that is so many times that of the first epoch
 
 
 def _describe_kept(epoch: int | None, metrics: Mapping[str, Any], noun: str) -> str:
@@ -235,7 +236,11 @@ def _advise(metrics: Mapping[str, Any], recipe: Mapping[str, Any], noun: str) ->
     """Return advice after a training of which no epoch is kept."""
     epochs = metrics["epochs"]
     steps = epochs * math.ceil(metrics["training_images"] / recipe["batch_size"])
-    if epochs < MIN_EPOCHS:
+    losses = [epoch["loss"] for epoch in metrics.get("history", ()) if "loss" in epoch]
+    is_too_fast = any(loss > SPIKE * losses[0] for loss in losses)
+    if is_too_fast:
+        advice = f"a smaller --lr ({recipe['lr']:g} was used, and the training loss rose)"
+    elif epochs < MIN_EPOCHS:
         advice = f"more --epochs ({epochs} were trained)"
     elif steps < MIN_STEPS:
         advice = f"more --epochs ({epochs} were trained, which have {steps} steps)"

@@ -267,3 +267,10 @@ def test_a_training_without_a_better_epoch_gives_advice(epochs: int, expected: s
     metrics, recipe = {"epochs": epochs, "training_images": 288}, {"lr": 1e-4, "batch_size": 64}
     advice = train_command._advise(metrics, recipe, "image")
     assert advice == f"try {expected}, or more training images"
+
+
+def test_a_smaller_rate_is_advised_where_the_training_loss_rose() -> None:
+    history = [{"epoch": 0}, *({"epoch": 1 + n, "loss": loss} for n, loss in enumerate((0.2, 3.5)))]
+    metrics = {"epochs": 2, "training_images": 40, "history": history}
+    advice = train_command._advise(metrics, {"lr": 1e-4, "batch_size": 64}, "image")
+    assert "a smaller --lr (0.0001 was used, and the training loss rose)" in advice
