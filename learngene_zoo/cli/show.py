@@ -224,7 +224,8 @@ def _counted_with(members: Sequence[Member], convention: Convention) -> str:
 def _flat(values: Json) -> dict[str, Json]:
     """Return the values that fit on a line.
 
-    These are scalars, lists of scalars, and objects of scalars as `name value` pairs.
+    These are scalars, lists of scalars, and objects of scalars as `name value` pairs. A value of
+    its own takes the place of a setting of the same name, as the images that were there.
     """
     short: dict[str, Json] = {}
     for name, value in values.items():
@@ -233,6 +234,7 @@ def _flat(values: Json) -> dict[str, Json]:
                 short[name] = [
                     f"{key} {item:.3g}" if isinstance(item, float) else f"{key} {item}"
                     for key, item in value.items()
+                    if values.get(key) is None
                 ]
         elif not isinstance(value, list) or not any(
             isinstance(item, (list, dict)) for item in value

@@ -13,7 +13,7 @@ from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.artifacts.records import CardRecord, CardResults, LearngeneConfig, Measured
 from learngene_zoo.artifacts.shelf import cards_folder
 from learngene_zoo.cli.main import main
-from learngene_zoo.cli.show import _worth
+from learngene_zoo.cli.show import _flat, _worth
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.method.contract import method_of
@@ -178,3 +178,12 @@ def test_accuracies_stand_in_the_row_of_their_size_and_in_no_other() -> None:
         {},
     ]
     assert _worth(rows[0], None) == {}
+
+
+def test_images_that_were_seen_take_the_place_of_the_setting() -> None:
+    details: Any = {"calibration": {"images": 600, "ridge": 0.001}, "images": 89}
+    assert _flat(details) == {"calibration": ["ridge 0.001"], "images": 89}
+    assert _flat({**details, "images": None})["calibration"] == [
+        "images 600",
+        "ridge 0.001",
+    ]
