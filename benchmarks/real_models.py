@@ -49,7 +49,6 @@ from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import settings_of
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.tasks.splits import ensure_validation
-from learngene_zoo.text import count_noun
 from learngene_zoo.training.probes import compute_features, run_probe
 from pages import DOCS, replace_between
 from probes import evaluate_on_test
@@ -366,15 +365,12 @@ def make_table(stage: Stage, rows: Sequence[dict[str, Any]]) -> str:
 
 def make_front_table(rows: Sequence[dict[str, Any]]) -> str:
     """Return the table on the front page: the probes of some models on every task, and the accuracy
-    after fine-tuning on `stamps`.
+    after fine-tuning where it is measured.
 
-    Of random weights, each cell is that of the better initialisation.
+    Of random weights, each number is that of the better initialisation.
     """
     rows = [row for row in rows if "error" not in row and row["control"] not in CONTROLS]
-    lines = [
-        f"| model | parameters | {' | '.join(TASKS)} | {TASKS[0]}, fine-tuned |",
-        "|---|---:|" + "---:|" * (len(TASKS) + 1),
-    ]
+    lines = [f"| model | parameters | {' | '.join(TASKS)} |", "|---|---:|" + "---:|" * len(TASKS)]
     for method, layers, width, text in FRONT:
         size = [
             row
@@ -384,28 +380,26 @@ def make_front_table(rows: Sequence[dict[str, Any]]) -> str:
         probes = [row for row in size if row["stage"] == "probe"]
         if not probes:
             continue
-        best = [
-            max((row["ridge"] for row in probes if row["task"] == task), default=None)
-            for task in TASKS
-        ]
         cells = [
             text,
             f"{probes[0]['params'] / 1e6:.1f} M",
-            *("" if value is None else f"{100 * value:.1f}" for value in best),
-            describe_tuned([row for row in size if row["stage"] == "finetune"]),
+            *(describe_both([row for row in size if row["task"] == task]) for task in TASKS),
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def describe_tuned(rows: Sequence[dict[str, Any]]) -> str:
-    """Return the mean accuracy on the first task of the better arm, with the number of seeds."""
-    arms = [
-        [row["value"] for row in rows if row["task"] == TASKS[0] and row["arm"] == arm]
-        for arm in {row["arm"] for row in rows}
+def describe_both(rows: Sequence[dict[str, Any]]) -> str:
+    """Return the probe and the mean accuracy after fine-tuning on one task, of the better arms."""
+    tuned: dict[str, list[float]] = {}
+    for row in rows:
+        if row["stage"] == "finetune":
+            tuned.setdefault(row["arm"], []).append(row["value"])
+    best = [
+        max((row["ridge"] for row in rows if row["stage"] == "probe"), default=None),
+        max(map(mean, tuned.values()), default=None),
     ]
-    values = max((values for values in arms if values), key=mean, default=[])
-    return f"{100 * mean(values):.1f} ({count_noun(len(values), 'seed')})" if values else ""
+    return " → ".join(f"{100 * value:.1f}" for value in best if value is not None)
 
 
 def describe(stage: Stage, rows: Sequence[dict[str, Any]]) -> str:

@@ -129,7 +129,9 @@ def derive_input_format(
 def sample_pictures(
     spec: Spec, settings: Calibration, task: Task, input_format: InputFormat | TextFormat, run: Run
 ) -> Pictures:
-    """Sample training images of a task with the seed; labels are not read, nothing is augmented.
+    """Sample training images of a task with the seed, without augmentation.
+
+    Labels only balance the sample over the classes.
 
     Of each text as many randomly drawn tokens are recorded, all with the weight 1; of a shorter
     text all.

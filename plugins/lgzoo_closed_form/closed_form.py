@@ -57,6 +57,7 @@ from lgzoo_closed_form.calibration import (
 )
 from lgzoo_closed_form.descendant_size import (
     check_solvable,
+    check_teacher_depth,
     derive_spec,
     find_best_cuts,
     list_sizes,
@@ -83,8 +84,7 @@ class ClosedFormDetails:
     stored: bool = True  # whether the ancestry model's weights are among the tensors
     task: str | None = None  # whose images were seen
     images: int | None = None  # that were seen: fewer than `calibration.images` of a small task
-    # C[i][j - i], the cost of block i standing for the blocks i to j. Learngenes that were
-    # extracted before these were recorded have () here.
+    # C[i][j - i], the cost of block i standing for the blocks i to j; () in older learngenes.
     costs: tuple[tuple[float, ...], ...] = ()
     # For 1, 2, ... layers the first block of each run of the best cut of all blocks, from 0.
     runs: tuple[tuple[int, ...], ...] = ()
@@ -219,7 +219,8 @@ class ClosedFormExpander(Expander):
 
     def check_target(self, config: LearngeneConfig, target: Target) -> None:
         """Raise `WrongCall` for a size that cannot be built."""
-        derive_spec(target, config.spec, is_nested=self.nested, head_dim=self.head_dim)
+        spec = derive_spec(target, config.spec, is_nested=self.nested, head_dim=self.head_dim)
+        check_teacher_depth(self.teacher_depth, spec.layers, config.spec.layers, self.nested)
 
     def __call__(self, learngene: Learngene, target: Target, run: Run) -> Descendant:
         """Build a descendant, steps 4 to 6.

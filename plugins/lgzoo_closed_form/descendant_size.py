@@ -68,7 +68,11 @@ def derive_spec(
     is_narrower = spec.width < ancestry.width
     if is_narrower or is_nested:
         for feature in list_fixed_width_features(ancestry):
-            change = "narrowed; leave out the width" if is_narrower else "turned; leave out nested"
+            named = [name for name in ("width", "heads") if getattr(target, name) is not None]
+            left_out = " and the ".join(named) or "head_dim"
+            change = (
+                f"narrowed; leave out the {left_out}" if is_narrower else "turned; leave out nested"
+            )
             raise WrongCall(f"the ancestry model has {feature}, so its stream cannot be {change}")
     return spec
 
@@ -146,6 +150,31 @@ def choose_cut(costs: Costs, layers: int) -> Cut:
     return next(cut for cut in cuts if cut.objective <= MAX_COST)
 
 
+def check_teacher_depth(
+    depth: int | None, layers: int, ancestry_layers: int, is_nested: bool
+) -> None:
+    """Raise `WrongCall` for a number of blocks that a descendant cannot stand for.
+
+    Args:
+        depth: the number of blocks; None: not named.
+        layers: how many the descendant has.
+        ancestry_layers: how many the ancestry model has.
+        is_nested: whether streams are nested: such descendants stand for all blocks.
+    """
+    if depth is None:
+        return
+    if not layers <= depth <= ancestry_layers:
+        raise WrongCall(
+            f"teacher_depth is {depth}; a descendant of {layers} layers can stand for {layers} to "
+            f"{ancestry_layers} blocks of this ancestry model"
+        )
+    if is_nested and depth < ancestry_layers:
+        raise WrongCall(
+            f"teacher_depth is {depth}; nested descendants stand for all {ancestry_layers} blocks; "
+            "leave it out"
+        )
+
+
 def select_cut(
     costs: Costs,
     runs: Sequence[Sequence[int]],
@@ -166,11 +195,7 @@ def select_cut(
         WrongCall: for a depth that cannot be.
         BadFile: for costs or runs that cannot be.
     """
-    if depth is not None and not layers <= depth <= ancestry_layers:
-        raise WrongCall(
-            f"teacher_depth is {depth}; a descendant of {layers} layers can stand for {layers} to "
-            f"{ancestry_layers} blocks of this ancestry model"
-        )
+    check_teacher_depth(depth, layers, ancestry_layers, is_nested=False)
     if not costs:
         if depth not in (None, ancestry_layers):
             raise WrongCall(

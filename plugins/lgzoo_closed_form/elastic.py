@@ -52,6 +52,7 @@ from lgzoo_closed_form.pruned import (
     CompensationTask,
     StoreWeights,
     build_pruned,
+    check_compensation,
     check_prunable,
     choose_task,
     collect_learngene,
@@ -243,6 +244,7 @@ class ElasticExpander(Expander):
 
     def check_target(self, config: LearngeneConfig, target: Target) -> None:
         """Raise `WrongCall` for blocks and heads that cannot be built."""
+        check_compensation(self.compensate, self.calibration, self.damping)
         uniform.check_sizes(config.spec, target)
 
     def __call__(self, learngene: Learngene, target: Target, run: Run) -> Descendant:

@@ -83,6 +83,11 @@ def check_prunable(spec: Spec, method: str) -> None:
                 f"{method} does not take models with {words}; choose another ancestry model, or "
                 "first_k"
             )
+    if method == "elastic" and getattr(spec, "frequencies", False):
+        raise WrongCall(
+            "elastic leaves each block a number of heads of its own, and this model has learned "
+            "rotary frequencies for each head; choose pruning, or another ancestry model"
+        )
 
 
 def name_importances(**importances: torch.Tensor) -> StateDict:
@@ -164,14 +169,24 @@ def derive_uncut_spec(learngene: Learngene, target: Target) -> Spec:
     return replace(target, layers=None, heads=None, mlp_ratio=None).apply(learngene.config.spec)
 
 
-def check_head_dim(spec: Spec, head_dim: int, *, is_compensated: bool = True) -> None:
+def check_compensation(compensate: bool, calibration: str | None, damping: Damping) -> None:
+    """Raise `WrongCall` for settings of a compensation that is left out."""
+    settings = {"calibration": calibration, "damping": damping if damping != DAMPING else None}
+    for name, value in settings.items():
+        if value is not None and not compensate:
+            raise WrongCall(f"{name} is {value}, but nothing is compensated; leave one of them out")
+
+
+def check_head_dim(spec: Spec, head_dim: int | None, *, is_compensated: bool = True) -> None:
     """Raise `WrongCall` for a width of heads that a model cannot have.
 
     Args:
         spec: the ancestry model's shape.
-        head_dim: the channels to keep of each head.
+        head_dim: the channels to keep of each head; None: all.
         is_compensated: whether the removed channels are compensated for on images.
     """
+    if head_dim is None:
+        return
     if head_dim > spec.head_width:
         raise WrongCall(
             f"head_dim is {head_dim}; the heads of the ancestry model have {spec.head_width} "

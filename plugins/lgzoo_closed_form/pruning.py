@@ -52,6 +52,7 @@ from lgzoo_closed_form.pruned import (
     CompensationTask,
     StoreWeights,
     build_pruned,
+    check_compensation,
     check_head_dim,
     check_prunable,
     choose_task,
@@ -225,9 +226,9 @@ class PruningExpander(Expander):
 
     def check_target(self, config: LearngeneConfig, target: Target) -> None:
         """Raise `WrongCall` for blocks and heads that cannot be built."""
+        check_compensation(self.compensate, self.calibration, self.damping)
         uniform.check_sizes(config.spec, target, ranking=self.ranking, head_dim=self.head_dim)
-        if self.head_dim is not None:
-            check_head_dim(config.spec, self.head_dim, is_compensated=self.compensate)
+        check_head_dim(config.spec, self.head_dim, is_compensated=self.compensate)
 
     def __call__(self, learngene: Learngene, target: Target, run: Run) -> Descendant:
         """Build a descendant, steps 2 to 4.

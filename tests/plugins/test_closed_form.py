@@ -148,6 +148,18 @@ def test_solving_comes_nearer_to_the_ancestry_model(learngene: lg.Learngene) -> 
     )
 
 
+@pytest.mark.parametrize(
+    ("depth", "nested", "said"),
+    [(99, False, "can stand for 2 to 4 blocks"), (3, True, "nested descendants stand for all 4")],
+)
+def test_a_depth_that_has_no_effect_is_refused(
+    learngene: lg.Learngene, depth: int, nested: bool, said: str
+) -> None:
+    expander = ClosedFormExpander(teacher_depth=depth, nested=nested)
+    with pytest.raises(WrongCall, match=said):
+        expander.check_target(learngene.config, Target(layers=2))
+
+
 def test_other_pictures_give_another_model(learngene: lg.Learngene) -> None:
     first, second = (
         lg.expand(learngene, layers=2, expander=ClosedFormExpander(calibration=name))

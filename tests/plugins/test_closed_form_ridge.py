@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from learngene_zoo.errors import WrongCall
 from lgzoo_closed_form.descendant_size import find_best_cuts, make_monotone
 from lgzoo_closed_form.modules.ridge import (
     MAX_SUBSETS,
@@ -92,7 +93,8 @@ def test_sums_of_parts_are_those_of_all_rows(centred: bool, mean: float) -> None
         torch.randn(50, size, generator=generator).double() + mean for size in (600, 3)
     )
     weights = torch.rand(50, generator=generator).double() + 0.1
-    cuts_at = [0, 1, 20, 50]
+    weights[1:10] = 0.0  # a part of padding alone
+    cuts_at = [0, 1, 10, 20, 50]
     parts = [(inputs[a:b], targets[a:b], weights[a:b]) for a, b in pairwise(cuts_at)]
     sums = Sums.from_rows(parts, centred=centred)
     mean_I, mean_O = (
@@ -111,6 +113,14 @@ def test_sums_of_parts_are_those_of_all_rows(centred: bool, mean: float) -> None
         torch.testing.assert_close(
             measure_spread((part, of) for _, part, of in parts), weights @ centred_targets.square()
         )
+
+
+def test_equations_without_a_unique_solution_are_refused() -> None:
+    inputs, weights = torch.ones(4, 2).double(), torch.ones(4).double()
+    inputs[:, 1] = -1.0
+    sums = Sums.from_rows([(inputs, inputs[:, :1], weights)], centred=False)
+    with pytest.raises(WrongCall, match="more images, or a larger ridge"):
+        sums.solve(torch.zeros(1, 2), None, 0.0)
 
 
 def test_what_a_solution_misses_follows_from_the_sums() -> None:

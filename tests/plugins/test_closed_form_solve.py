@@ -142,6 +142,22 @@ def test_every_layer_of_the_last_block_solves_its_regression(
     check_the_last_block(teacher, runs, rho, heads)
 
 
+@pytest.mark.parametrize("off", [[0], range(SPEC.width)])
+@pytest.mark.parametrize("heads", [1, 2])
+def test_channels_that_a_layer_scale_turns_off_stay_finite(off: Sequence[int], heads: int) -> None:
+    teacher = record_toy(SPEC.with_(layer_scale=0.1))
+    for name in teacher.state:
+        if ".ls" in name:
+            teacher.state[name][list(off)] = 0.0
+    columns_DD, _ = compute_directions(teacher.streams, teacher.pictures)
+    width = heads * SPEC.head_width
+    P_dD = build_projection(columns_DD, width) if width < SPEC.width else None
+    spec = SPEC.with_(layers=2, width=width, heads=heads, layer_scale=0.1)
+    parts = solve_descendant(teacher, spec, [0, 2], P_dD, rho=1e-2)
+    assert all(bool(torch.isfinite(tensor).all()) for tensor in parts.values())
+    assert max(float(tensor.abs().max()) for tensor in parts.values()) < 1e3
+
+
 @pytest.mark.parametrize("changes", EVAS, ids=str)
 @pytest.mark.parametrize("heads", [1, 2])
 def test_every_layer_of_the_last_block_of_an_eva_does(

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ import learngene_zoo as lg
 from learngene_zoo.bench.grid.cell import Arm, Cell
 from learngene_zoo.bench.running.trial import size_of
 from learngene_zoo.errors import BadFile, WrongCall
-from learngene_zoo.families.family import cost
+from learngene_zoo.families.family import cost, load_family
 from learngene_zoo.families.tensors import model_of
 from learngene_zoo.lifecycle.comparison import flop_counter
 from learngene_zoo.method.sizes import Target
@@ -207,6 +208,17 @@ def test_sizes_that_cannot_be_are_refused(
         lg.expand(learngene, expander=expander, target=Target(**sizes))  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [({"calibration": "b"}, "calibration is b"), ({"damping": "each"}, "each")],
+)
+def test_settings_of_a_compensation_that_is_left_out_are_refused(
+    learngene: lg.Learngene, settings: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(WrongCall, match=f"{said}, but nothing is compensated"):
+        lg.expand(learngene, keep=0.5, compensate=False, **settings)
+
+
 def test_pictures_of_the_learngenes_maker_are_not_opened_unasked(learngene: lg.Learngene) -> None:
     foreign = learngene.with_config(details={**learngene.config.details, "task": "folder:theirs"})
     with pytest.raises(
@@ -239,6 +251,13 @@ def test_models_that_something_else_reads_are_refused(
 ) -> None:
     with pytest.raises(WrongCall, match=f"pruning does not take models with {said}"):
         check_prunable(SPEC.with_(**changes), "pruning")
+
+
+def test_elastic_refuses_learned_frequencies_before_it_measures_anything() -> None:
+    mixed = load_family("eva").examples[0].with_(rope_type="mixed", attention="rope")
+    check_prunable(mixed, "pruning")
+    with pytest.raises(WrongCall, match="learned rotary frequencies for each head"):
+        check_prunable(mixed, "elastic")
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ from learngene_zoo.plugin import (
 )
 from lgzoo_closed_form.modules.anatomy import Linear, split_block
 from lgzoo_closed_form.modules.head_dims import narrow_heads
-from lgzoo_closed_form.modules.ridge import Damping, Sums, choose_penalty
+from lgzoo_closed_form.modules.ridge import Damping, Sums, choose_penalty, factor
 from lgzoo_closed_form.modules.streams import (
     Pictures,
     embed_images,
@@ -192,7 +192,7 @@ def absorb_inputs(
     k, gram = list(indices), sums.gram
     G_kk, G_kr = gram[k][:, k], gram[k][:, removed]
     G_kk.diagonal().add_(choose_penalty(G_kk, rho, damping))
-    B_rk = torch.cholesky_solve(G_kr, torch.linalg.cholesky(G_kk)).T
+    B_rk = torch.cholesky_solve(G_kr, factor(G_kk)).T
     c_r = sums.mean_I[removed] - B_rk @ sums.mean_I[k]
     W_Or = weight[:, removed].double()
     W_Ok = (weight[:, k] + W_Or @ B_rk).to(weight.dtype)
@@ -252,7 +252,7 @@ def narrow_attention(
     G_kk = cross_kA @ T_kA.T
     missing_Dk = W_DA @ cross_kA.T - start_Dk @ G_kk
     G_kk.diagonal().add_(choose_penalty(G_kk, absorption.rho, absorption.damping))
-    W_Dk = start_Dk + torch.cholesky_solve(missing_Dk.T, torch.linalg.cholesky(G_kk)).T
+    W_Dk = start_Dk + torch.cholesky_solve(missing_Dk.T, factor(G_kk)).T
     bias = proj.bias
     if bias is not None:
         bias = (bias.detach() + (W_DA - W_Dk @ T_kA) @ sums.mean_I).to(bias.dtype)

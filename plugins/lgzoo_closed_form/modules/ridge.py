@@ -20,6 +20,8 @@ from typing import Literal
 
 import torch
 
+from learngene_zoo.plugin import WrongCall
+
 MAX_SUBSETS = 300  # tried one by one; with more subsets, heads are dropped one after the other
 _BAND = 512  # rows of a Gram matrix that are added up at once; below its diagonal it stays empty
 
@@ -78,8 +80,10 @@ class Sums:
         self, inputs_RI: torch.Tensor, targets_RO: torch.Tensor, weights_R: torch.Tensor
     ) -> None:
         """Add some rows."""
-        inputs, targets = inputs_RI.to(self.dtype), targets_RO.to(self.dtype)
         weight = float(weights_R.sum())
+        if not weight:  # rows of padding alone
+            return
+        inputs, targets = inputs_RI.to(self.dtype), targets_RO.to(self.dtype)
         if self.centred:
             mean_I = compute_weighted_mean(inputs, weights_R)
             mean_O = compute_weighted_mean(targets, weights_R)
@@ -135,7 +139,7 @@ class Sums:
         gram = self.gram
         penalty = self._find_penalty(gram, rho)
         gram.diagonal().add_(penalty)
-        inverse = torch.cholesky_inverse(torch.linalg.cholesky(gram))
+        inverse = torch.cholesky_inverse(factor(gram))
         return len(gram) - penalty * float(inverse.diagonal().sum())
 
     @staticmethod
@@ -153,8 +157,18 @@ class Sums:
         right_IO = self.cross_IO - gram @ start.T
         penalty = self._find_penalty(gram, rho)
         gram.diagonal().add_(penalty)
-        change = torch.cholesky_solve(right_IO, torch.linalg.cholesky(gram)).T
+        change = torch.cholesky_solve(right_IO, factor(gram)).T
         return start + change, change, right_IO, penalty
+
+
+def factor(gram_II: torch.Tensor) -> torch.Tensor:
+    """Return the Cholesky factor. Raises `WrongCall` for equations without a unique solution."""
+    factor_II, failed = torch.linalg.cholesky_ex(gram_II)
+    if failed:
+        raise WrongCall(
+            "the least squares have no unique solution: give more images, or a larger ridge"
+        )
+    return factor_II
 
 
 def choose_penalty(gram_II: torch.Tensor, rho: float, damping: Damping) -> torch.Tensor:

@@ -48,6 +48,7 @@ from lgzoo_closed_form.modules.streams import (
 )
 from lgzoo_closed_form.modules.width import narrow_parts
 
+MIN_SCALE = 1e-6  # of a layer scale's largest channel; smaller ones turn their outputs off
 MIN_COST_ROWS = 8192  # of recorded tokens by which runs are compared
 
 
@@ -105,7 +106,8 @@ def _measure_errors(
             yield mlp.compute_inputs(middle), targets, weights
 
     start = mlp.writer.weight if mlp.gamma is None else mlp.gamma[:, None] * mlp.writer.weight
-    sums = Sums.from_rows(iterate_rows(), dtype=choose_precision(rho))
+    centred = mlp.writer.bias is not None
+    sums = Sums.from_rows(iterate_rows(), centred=centred, dtype=choose_precision(rho))
     errors = sums.compute_errors(start.repeat(len(later), 1), rho).unflatten(0, (len(later), -1))
     errors = errors * float(weights_R.sum() / sums.weight)  # as of all rows
     if len(weights_R) >= num_rows:
@@ -116,6 +118,23 @@ def _measure_errors(
     freedom = sums.count_degrees(rho)
     optimism = (1 - freedom / num_rows) / max(1 - freedom / len(weights_R), 1e-3)
     return errors * optimism**2
+
+
+def _divide_by_scale(
+    branch: Branch, missing_RD: torch.Tensor, inputs_RI: torch.Tensor
+) -> torch.Tensor:
+    """Return the writer's outputs (R, D) that the layer scale turns into an update.
+
+    In channels whose scale is almost 0 they are the writer's own outputs, so that it stays there.
+    """
+    gamma = branch.gamma
+    if gamma is None:
+        return missing_RD
+    is_off_D = gamma.abs() <= MIN_SCALE * gamma.abs().max()
+    targets_RD = missing_RD / gamma.masked_fill(is_off_D, 1.0)
+    if is_off_D.any():
+        targets_RD[:, is_off_D] = branch.writer(inputs_RI)[:, is_off_D]
+    return targets_RD
 
 
 class CopiedBlocks(NamedTuple):
@@ -336,14 +355,14 @@ def solve_branch(
         inputs_BNI = torch.cat([branch.compute_inputs(batch, first) for first, batch in batches])
         inputs_RI = pictures.select_rows(inputs_BNI)
 
+    def compute_inputs(rows: slice) -> torch.Tensor:
+        return branch.compute_inputs(rows_Rd[rows])
+
     def iterate_rows() -> Iterator[Rows]:
         for rows, weights in pictures.iterate_rows():
             missing = problem.target(rows) - rows_Rd[rows]
-            targets = missing if branch.gamma is None else missing / branch.gamma
-            if inputs_RI is None:
-                yield branch.compute_inputs(rows_Rd[rows]), targets, weights
-            else:
-                yield inputs_RI[rows], targets, weights
+            inputs = compute_inputs(rows) if inputs_RI is None else inputs_RI[rows]
+            yield inputs, _divide_by_scale(branch, missing, inputs), weights
 
     solve_layers([branch.writer], iterate_rows(), rho)
     for first, batch in iterate_batches(tokens_BNd):

@@ -191,6 +191,8 @@ def _level_scale(parts: dict[str, torch.Tensor], scale: str, writer: str) -> Non
     gamma = parts[scale]
     size = gamma.square().mean().sqrt()
     parts[scale] = size.expand(len(gamma))
+    if not size:  # the branch is off
+        return
     for name in (f"{writer}.weight", f"{writer}.bias"):
         if name in parts:
             parts[name] = (parts[name].movedim(0, -1) * (gamma / size)).movedim(-1, 0)
