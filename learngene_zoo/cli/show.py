@@ -346,8 +346,9 @@ def _model(folder: Path, convention: Convention) -> Row:
 
 def _list_test(record: Provenance) -> Row:
     """Return the result on test images of a trained model; {} for other models."""
-    names = [name for name in record.metrics if name.startswith("test_") and name != "test_images"]
-    return {name: record.metrics[name] for name in names[:1]}
+    names = [name for name in record.metrics if name.startswith("test_")]
+    values = {name: record.metrics[name] for name in names if name != "test_images"}
+    return {name: value for name, value in values.items() if isinstance(value, float)}
 
 
 def _list_loss(record: Provenance) -> Row:
