@@ -64,7 +64,7 @@ def choose_tuning(cells: Sequence[Cell], options: dict[str, Any], offline: bool)
     """Return how the arms are tuned.
 
     A learning rate or augmentation that the user typed is not tuned. Nothing is tuned on a task
-    with few validation images, unless --tune lists several rates.
+    with few validation images, unless --tune lists the rates.
     """
     from learngene_zoo.bench.grid.tuning import GridTuning, find_small
     from learngene_zoo.tasks.catalogue import open_task
@@ -72,7 +72,7 @@ def choose_tuning(cells: Sequence[Cell], options: dict[str, Any], offline: bool)
     typed = list_typed(RECIPE)
     rates = options["tune"] or ((typed["lr"],) if "lr" in typed else RATES)
     augments = (typed["augment"],) if "augment" in typed else AUGMENTS
-    is_fixed = len(set(options["tune"] or ())) > 1 or len(rates) * len(augments) == 1
+    is_fixed = options["tune"] or len(rates) * len(augments) == 1
     small = (
         {}
         if is_fixed

@@ -401,10 +401,14 @@ def has_results(folder: Path) -> bool:
 
 
 def _find_difference(old: Json, new: Json, name: str = "") -> str:
-    """Return the first value that differs, in words; "" if there is none."""
+    """Return the first value that differs, in words; "" if there is none.
+
+    A setting may be recorded only where it is not the default. Of the record itself only the keys
+    of the new one count.
+    """
     if isinstance(old, dict) and isinstance(new, dict):
-        for key in new:
-            inner = _find_difference(old.get(key), new[key], f"{name}.{key}" if name else key)
+        for key in dict.fromkeys([*new, *old]) if name else new:
+            inner = _find_difference(old.get(key), new.get(key), f"{name}.{key}" if name else key)
             if inner:
                 return inner
         return ""

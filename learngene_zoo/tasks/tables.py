@@ -5,6 +5,7 @@ The columns are chosen by the features of a table. PATH is a file, or a folder o
 contain `train`, `validation` or `test`.
 """
 
+import glob
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -159,7 +160,10 @@ def name_splits(tables: Mapping[str, Any]) -> dict[str, Any]:
 
     A split's exact name takes precedence over one that contains it.
     """
-    named = {split_name(key): table for key, table in tables.items()}
+    named: dict[str, Any] = {}
+    for key, table in tables.items():
+        if key == split_name(key) or split_name(key) not in named:
+            named[split_name(key)] = table
     for key, table in tables.items():
         roles = find_roles(key)
         if len(roles) == 1 and roles[0] not in named:
@@ -295,7 +299,8 @@ def load_parquet(path: str) -> tuple[Any, tuple[Path, ...], dict[str, list[str]]
             if not rows:
                 raise BadData(f"{name} has no rows; add some, or remove it")
         with _translate_errors(names[0]):
-            tables[split] = load_dataset("parquet", data_files=names, split="train")
+            patterns = [glob.escape(name) for name in names]
+            tables[split] = load_dataset("parquet", data_files=patterns, split="train")
     return tables, (folder,) if folder.is_dir() else (), files
 
 

@@ -23,7 +23,6 @@ from learngene_zoo.bench.grid.grid import (
 )
 from learngene_zoo.bench.grid.search import Trial
 from learngene_zoo.bench.grid.tuning import GridTuning
-from learngene_zoo.cli import bench_options
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks.catalogue import DEFAULT_TASKS, suite
@@ -71,18 +70,6 @@ def test_a_layer_decay_is_not_for_scratch_arms() -> None:
     }
     scratch = {decays.pop(name) for name in list(decays) if name.startswith("scratch")}
     assert (set(decays.values()), scratch) == ({0.75}, {1.0})
-
-
-@pytest.mark.parametrize(
-    ("rates", "is_tuned"), [((1e-4,), False), ((1e-4, 1e-3), True), (None, False)]
-)
-def test_few_validation_images_serve_only_a_choice_among_named_rates(
-    monkeypatch: pytest.MonkeyPatch, rates: tuple[float, ...] | None, is_tuned: bool
-) -> None:
-    monkeypatch.setattr(bench_options, "list_typed", lambda recipe: {})
-    monkeypatch.setattr("learngene_zoo.bench.grid.tuning.MIN_IMAGES", 10**6)
-    tuning = bench_options.choose_tuning(grid(), {"tune": rates}, True)
-    assert bool(tuning.space.arms) == is_tuned
 
 
 def test_heads_start_from_a_ridge_regression_unless_told_otherwise() -> None:

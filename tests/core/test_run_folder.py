@@ -273,6 +273,17 @@ def test_a_finished_run_is_not_resumed_with_other_settings(tmp_path: Path) -> No
     assert call(whole, out, Run(seed=1, resume=True), force=True) == Toy("1")
 
 
+def test_a_setting_that_is_left_at_its_default_again_is_a_difference(tmp_path: Path) -> None:
+    out = tmp_path / "learngene"
+    call(whole, out, settings={**SETTINGS, "image_size": 64})
+    with pytest.raises(Refused, match=r"other settings \(image_size: 64 then, None now\)"):
+        call(whole, out, Run(resume=True))
+    with pytest.raises(KeyboardInterrupt):
+        call(half, tmp_path / "other", settings={**SETTINGS, "image_size": 64})
+    with pytest.raises(Refused, match=r"started with other settings \(image_size: 64 then"):
+        call(whole, tmp_path / "other", Run(resume=True))
+
+
 def test_a_record_that_was_cut_short_is_of_an_unfinished_run(tmp_path: Path) -> None:
     out, folder = tmp_path / "learngene", tmp_path / "learngene.run"
     with pytest.raises(KeyboardInterrupt):

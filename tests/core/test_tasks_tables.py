@@ -15,6 +15,7 @@ from PIL import Image
 
 from learngene_zoo.errors import BadData
 from learngene_zoo.tasks.catalogue import open_task
+from learngene_zoo.tasks.tables import name_splits
 from learngene_zoo.tasks.task import stamp_task
 
 
@@ -64,6 +65,20 @@ LABELS: dict[str, tuple[Any, tuple[str, ...]]] = {
         ("thé", "é"),
     ),
 }
+
+
+def test_a_path_is_no_pattern(tmp_path: Path) -> None:
+    for folder, rows in (("pq[1]", 20), ("pq1", 40)):
+        (tmp_path / folder).mkdir()
+        write(tmp_path / folder / "train.parquet", pa.array([0, 1] * (rows // 2)))
+    assert sum(open_task(f"parquet:{tmp_path / 'pq[1]'}").sizes.values()) == 20
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_the_exact_name_of_a_split_comes_first(order: int) -> None:
+    tables = {"train": 1, "trainval": 2, "test": 3, "eval": 4}
+    named = name_splits(dict(list(tables.items())[::order]))
+    assert (named["train"], named["test"]) == (1, 3)
 
 
 @pytest.mark.parametrize("kind", LABELS)
