@@ -162,8 +162,8 @@ def test_a_bench_is_data_in_its_report(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"value": 5.0}, "value is 5.0; it must be at least 0 and at most 1"),
-        ({"value": -0.1}, "value is -0.1"),
+        ({"value": 5.0}, "value is 5.0; it must be at least -1 and at most 1"),
+        ({"value": -0.1}, "value is -0.1; only a Matthews correlation is below 0"),
         ({"untrained": 2}, "untrained is 2"),
         ({"probe": 1.5}, "probe is 1.5"),
         ({"layers": 10**15}, "layers is 1000000000000000"),

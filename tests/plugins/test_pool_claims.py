@@ -17,7 +17,7 @@ from bench_toy import make_world
 from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.bench.claims.cells import arm_of, cells_of, tuning_cells
 from learngene_zoo.bench.claims.file import Claim, Competitor, list_claims, load_claim
-from learngene_zoo.bench.claims.run import run_claim, verdict_text
+from learngene_zoo.bench.claims.run import read_verdict, run_claim, verdict_path, verdict_text
 from learngene_zoo.bench.claims.verdict import judge
 from learngene_zoo.bench.grid.cell import Arm, Cell
 from learngene_zoo.bench.results.rows import RESULTS, read_rows
@@ -146,7 +146,8 @@ def test_a_claim_runs_through_to_its_verdict_and_shares_what_it_can(
         # two kinds; three pools
     )
     assert len(list((tmp_path / PARTS).glob("*/done"))) == parts
-    cost = {cell.arm.name: read_cost(cell.extraction, tmp_path) for cell in cells_of(claim)}
+    kept, _ = read_verdict(verdict_path(claim, tmp_path))  # it has the stamps of the data
+    cost = {cell.arm.name: read_cost(cell.extraction, tmp_path) for cell in cells_of(kept)}
     assert {name: item.images for name, item in cost.items()} == {
         "pool": 56,
         "pool ls": 56,

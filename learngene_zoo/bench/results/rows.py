@@ -82,6 +82,10 @@ class Row:
                 object.__setattr__(
                     self, name, printable(value[:MAX_ERROR_LETTERS] if name == "error" else value)
                 )
+        for name in ("value", "chance", "untrained", "probe"):
+            value = getattr(self, name)
+            if value is not None and value < 0 and self.metric != "matthews":
+                raise WrongCall(f"{name} is {value}; only a Matthews correlation is below 0")
         check_name(self.task, "task", MAX_PATH_LENGTH)
         for name in (
             "key",
