@@ -171,11 +171,8 @@ def expand(
             f"{descendant.spec.layers} layers come from an ancestry model of {ancestry_layers}; "
             "expanding beyond twice the original depth has not been evaluated"
         )
-    from learngene_zoo.lifecycle.opening import needs_task
-
-    task = "folder:PATH" if needs_task(descendant) else descendant.task
     where = "" if str(job.out) == "descendant" else f" {shell_word(str(job.out))}"
-    print_made(job.out, job, f"lgzoo finetune{where}{on_task(task)}")
+    print_made(job.out, job, f"lgzoo finetune{where}{on_task(descendant.task)}")
 
 
 def _is_like(spec: Spec, other: Spec) -> bool:

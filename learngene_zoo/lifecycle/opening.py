@@ -179,17 +179,11 @@ def recall_origins(
     return {name: origin for name, origin in origins.items() if origin is not None}
 
 
-def needs_task(model: Descendant | TimmModel | ExportedModel) -> bool:
-    """Return whether a task must be named for a model: it has none, and is not of the shelf."""
-    records: Any = model.provenance.get("ancestries") or [{}]
-    sources = [str(record.get("source", "")) for record in records]
-    return model.task is None and not all(map(shelf.is_ours, sources))
-
-
 def _own_task(model: Descendant | TimmModel | ExportedModel, verb: str) -> str:
     if model.task is not None:
         return model.task
-    if needs_task(model):
+    records = model.provenance.get("ancestries") or [{}]
+    if any(not shelf.is_ours(str(record.get("source", ""))) for record in records):
         call = f"lgzoo {verb} {shell_word(str(model.folder or 'MODEL'))} --task folder:PATH"
         raise WrongCall(f"the model does not record a task to use; give the task: {call}")
     return DEFAULT_TARGET
