@@ -10,7 +10,7 @@ import torch
 from closed_form_toy import EVA, EVAS, FIXED_WIDTH, SPEC
 
 from learngene_zoo.families.spec import Spec
-from learngene_zoo.families.tensors import fill_missing_tensors, model_of
+from learngene_zoo.families.tensors import StateDict, fill_missing_tensors, model_of
 from learngene_zoo.runs.run import Run
 from learngene_zoo.testing import tiny_ancestry, tiny_task
 from lgzoo_closed_form.calibration import Calibration, record_teacher
@@ -32,9 +32,13 @@ from lgzoo_closed_form.modules.streams import (
 from lgzoo_closed_form.modules.width import build_projection, compute_directions
 
 
-def record_toy(spec: Spec = SPEC, open_file: OpenFile | None = None) -> StreamTeacher:
+def record_toy(
+    spec: Spec = SPEC, open_file: OpenFile | None = None, state: StateDict | None = None
+) -> StreamTeacher:
     """Return the ancestry model with its streams, in memory or in files."""
     ancestry = tiny_ancestry(spec=spec)
+    if state is not None:
+        ancestry = replace(ancestry, state=state)
     settings = Calibration(images=24)
     return record_teacher(
         {name: ancestry.state[name] for name in ancestry.state if not name.startswith("head.")},
@@ -98,6 +102,44 @@ def test_the_costs_of_many_rows_are_those_of_a_share_of_them(
     monkeypatch.setattr(Sums, "count_degrees", lambda self, rho: 0.0)
     for few_costs, many_costs in zip(measure_costs(teacher, 1e-2), measure_costs(many, 1e-2)):
         assert many_costs == pytest.approx(few_costs, rel=1e-4)
+
+
+def test_rows_without_weight_do_not_change_the_costs() -> None:
+    teacher = record_toy()
+    ignored = torch.zeros_like(teacher.pictures.weights)
+    padded = replace(
+        teacher,
+        pictures=replace(teacher.pictures, weights=torch.cat([teacher.pictures.weights, ignored])),
+        streams=Streams(
+            *(
+                [stream.repeat(2, 1) for stream in getattr(teacher.streams, kind.name)]
+                for kind in fields(Streams)
+            )
+        ),
+    )
+    for costs, padded_costs in zip(measure_costs(teacher, 1e-2), measure_costs(padded, 1e-2)):
+        assert padded_costs == pytest.approx(costs, rel=1e-4)
+
+
+def test_heads_and_neurons_are_selected_by_what_the_layer_scale_leaves_of_them() -> None:
+    """A layer scale that is multiplied into the writers instead gives the same selection."""
+    spec = SPEC.with_(layer_scale=1.0)
+    scaled, folded = dict(tiny_ancestry(spec=spec).state), dict(tiny_ancestry(spec=spec).state)
+    gamma = torch.logspace(-2, 1, spec.width)
+    for number in range(spec.layers):
+        for scale, writer in (("ls1", "attn.proj"), ("ls2", "mlp.fc2")):
+            scaled[f"blocks.{number}.{scale}.gamma"] = gamma
+            for part in ("weight", "bias"):
+                name = f"blocks.{number}.{writer}.{part}"
+                folded[name] = (folded[name].movedim(0, -1) * gamma).movedim(-1, 0)
+    selections = []
+    for state in (scaled, folded):
+        teacher = record_toy(spec, state=state)
+        columns_DD, _ = compute_directions(teacher.streams, teacher.pictures)
+        small = spec.with_(width=spec.head_width, heads=1)
+        copies = copy_blocks(teacher, small, [0, 1, 2], build_projection(columns_DD, small.width))
+        selections.append((copies.heads, copies.neurons))
+    assert selections[0] == selections[1]
 
 
 def measure_gradient(inputs, targets, weights, layer, start, rho):  # type: ignore[no-untyped-def]

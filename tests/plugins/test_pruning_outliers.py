@@ -167,6 +167,27 @@ def test_with_all_channels_the_function_stays(changes: dict[str, Any]) -> None:
     assert difference.abs().max() < 1e-3
 
 
+def test_narrower_heads_follow_what_the_layer_scale_leaves_of_their_updates() -> None:
+    """A layer scale that is multiplied into the projections instead gives the same function."""
+    spec = SPEC.with_(classes=0, layer_scale=1.0)
+    scaled, folded = dict(initial(spec, 0, "fan_in")), dict(initial(spec, 0, "fan_in"))
+    gamma = torch.logspace(-2, 1, spec.width)
+    for number in range(spec.layers):
+        scaled[f"blocks.{number}.ls1.gamma"] = gamma
+        for part in ("weight", "bias"):
+            name = f"blocks.{number}.attn.proj.{part}"
+            folded[name] = (folded[name].movedim(0, -1) * gamma).movedim(-1, 0)
+    small, images = derive_even_spec(spec, 3, spec.mlp_ratio, 8), draw_images(8, 1)
+    absorption, pictures = Absorption(1e-3, "mean", 8), sample_toy_pictures(spec)
+    outputs = []
+    for state in (scaled, folded):
+        model = model_of(spec, state).eval()
+        parts = compensate_model(model, state, spec, FULL, pictures, absorption)
+        with torch.no_grad():
+            outputs.append(model_of(small, parts).eval().forward_features(images))
+    torch.testing.assert_close(outputs[0], outputs[1], rtol=1e-3, atol=1e-3)
+
+
 def test_narrower_heads_keep_more_than_the_first_channels() -> None:
     spec = SPEC.with_(classes=0)
     state = dict(initial(spec, 0, "fan_in"))

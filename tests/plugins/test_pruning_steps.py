@@ -110,10 +110,16 @@ def test_slopes_are_those_of_the_loss() -> None:
     assert sums[0] / sums[1] == pytest.approx(float(hidden[1, 3] / hidden[1, 40]), rel=1e-3)
 
 
-def test_energies_are_the_variance_of_what_is_added() -> None:
-    ancestry, pictures = tiny_ancestry(spec=SPEC), sample_toy_pictures(SPEC)
+@pytest.mark.parametrize("layer_scale", [None, 0.1])
+def test_energies_are_the_variance_of_what_is_added(layer_scale: float | None) -> None:
+    spec = SPEC.with_(layer_scale=layer_scale)
+    ancestry, pictures = tiny_ancestry(spec=spec), sample_toy_pictures(spec)
+    state = dict(ancestry.state)
+    for name in [name for name in state if name.endswith(".gamma")]:
+        state[name] = torch.logspace(-2, 1, spec.width)
+    ancestry = replace(ancestry, state=state)
     heads, hidden = measure_importances("energy", ancestry, pictures)
-    model = model_of(SPEC, ancestry.state)
+    model = model_of(spec, ancestry.state)
     block = model.blocks[2]
     outputs, neurons = (
         record_rows(model, layer, pictures) for layer in (block.attn.proj, block.mlp.fc2)
@@ -121,7 +127,8 @@ def test_energies_are_the_variance_of_what_is_added() -> None:
     share = pictures.weights / pictures.weights.sum()
 
     def variance(inputs: torch.Tensor, layer: nn.Linear, columns: slice) -> float:
-        added = (inputs[:, columns] @ layer.weight[:, columns].T).detach().double()
+        scale = block.ls1 if layer is block.attn.proj else block.ls2  # identities without a scale
+        added = scale(inputs[:, columns] @ layer.weight[:, columns].T).detach().double()
         mean = (added * share[:, None]).sum(dim=0)
         return float(((added - mean).square().sum(dim=1) * share).sum())
 

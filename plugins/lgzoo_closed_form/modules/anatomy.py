@@ -77,6 +77,12 @@ class Branch:
     mixes: bool  # whether an output depends on several tokens, as in attention only
     norm_after: nn.Module | None = None  # the norm of the sum
 
+    @property
+    def stream_weight(self) -> torch.Tensor:
+        """The weight (D, I) from the writer's inputs to the stream, layer scale included."""
+        weight_DI = self.writer.weight.detach()
+        return weight_DI if self.gamma is None else self.gamma.detach()[:, None] * weight_DI
+
     def compute_inputs(self, tokens_BND: torch.Tensor, first: int = 0) -> torch.Tensor:
         """Return the writer's inputs (B, N, I); `first` is the number of the first image."""
         return self.inner(self.norm(tokens_BND), first)

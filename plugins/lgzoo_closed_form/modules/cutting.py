@@ -136,7 +136,8 @@ def compensate_model(
         record_blocks(model, pictures, reads_qkv=reads_qkv), key=attrgetter("block")
     )
     for number, recordings in recordings_by_block:
-        writers = [branch.writer for branch in split_block(model, number)]
+        attention, mlp = split_block(model, number)
+        writers = attention.writer, mlp.writer
         sums = [Sums(writer.weight.shape[1], centred=writer.bias is not None) for writer in writers]
         logits = HeadSums(spec.heads_width)
         for recording in recordings:
@@ -149,7 +150,12 @@ def compensate_model(
             if branch.mixes and absorption.head_dim is not None:
                 attn: Model = get_blocks(model)[number].get_submodule("attn")
                 narrowed, weight, bias = narrow_attention(
-                    attn, logits, layer_sums, selection.heads[number], absorption
+                    attn,
+                    attention.stream_weight,
+                    logits,
+                    layer_sums,
+                    selection.heads[number],
+                    absorption,
                 )
                 parts |= {
                     table.block_name(number, f"{branch.readers[0]}.{part}"): narrowed[part]
@@ -213,12 +219,18 @@ class HeadSums:
 
 
 def narrow_attention(
-    attn: Model, logits: HeadSums, sums: Sums, heads: Sequence[int], absorption: Absorption
+    attn: Model,
+    stream_weight_DA: torch.Tensor,
+    logits: HeadSums,
+    sums: Sums,
+    heads: Sequence[int],
+    absorption: Absorption,
 ) -> tuple[StateDict, torch.Tensor, torch.Tensor | None]:
     """Return an attention with narrower heads.
 
     Args:
         attn: timm's attention, with all heads.
+        stream_weight_DA: from the outputs of its heads to the stream, layer scale included.
         logits: sums over its queries and keys.
         sums: over the inputs of its projection.
         heads: the heads to keep.
@@ -235,8 +247,11 @@ def narrow_attention(
         _take_diagonal_blocks(gram_AA, num_heads)[index]
         for gram_AA in (logits.queries.gram, logits.keys.gram, sums.gram)
     )
-    writer_HDC = W_DA.unflatten(1, (num_heads, channels)).movedim(1, 0)[index]
-    maps = narrow_heads(queries_HCC, keys_HCC, outputs_HCC, writer_HDC, absorption.head_dim)
+    old_HDC, update_HDC = (
+        weight_DA.unflatten(1, (num_heads, channels)).movedim(1, 0)[index]
+        for weight_DA in (W_DA, stream_weight_DA.double())
+    )
+    maps = narrow_heads(queries_HCC, keys_HCC, outputs_HCC, update_HDC, absorption.head_dim)
     qkv: dict[str, torch.Tensor] = {}
     for name, tensor in (("weight", attn.qkv.weight), ("bias", attn.qkv.bias)):
         if tensor is not None:
@@ -247,7 +262,9 @@ def narrow_attention(
     T_kA.view(len(index), absorption.head_dim, num_heads, channels)[range(len(index)), :, index] = (
         maps.values
     )
-    start_Dk = maps.writers.movedim(0, 1).flatten(1)
+    # As the columns in `maps`, without the layer scale.
+    start_HDk = old_HDC @ outputs_HCC @ maps.values.mT
+    start_Dk = start_HDk.movedim(0, 1).flatten(1)
     cross_kA = T_kA @ sums.gram
     G_kk = cross_kA @ T_kA.T
     missing_Dk = W_DA @ cross_kA.T - start_Dk @ G_kk

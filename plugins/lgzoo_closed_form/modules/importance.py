@@ -142,7 +142,7 @@ def measure_energies(model: Model, spec: Spec, pictures: Pictures) -> Scores:
     """
     heads, hidden = [], []
     for number, recordings in groupby(record_blocks(model, pictures), key=attrgetter("block")):
-        proj, fc2 = (branch.writer.weight.detach() for branch in split_block(model, number))
+        proj, fc2 = (branch.stream_weight for branch in split_block(model, number))
         output_sums, hidden_sums = Sums(proj.shape[1]), Sums(0, fc2.shape[1])
         for recording in recordings:
             outputs, neurons = recording.outputs, recording.hidden

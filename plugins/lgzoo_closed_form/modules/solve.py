@@ -97,7 +97,8 @@ def _measure_errors(
     _, mlp = teacher.split_block(number)
     # A share of the rows is enough to compare runs, and each block is compared with all later ones.
     num_rows = max(MIN_COST_ROWS, 5 * teacher.spec.hidden)
-    every = max(round(len(weights_R) / num_rows), 1)
+    count = int((weights_R > 0).sum())  # padding of texts has the weight 0
+    every = max(count // num_rows, 1)
 
     def iterate_rows() -> Iterator[Rows]:
         for rows, weights in islice(teacher.pictures.iterate_rows(), None, None, every):
@@ -105,18 +106,18 @@ def _measure_errors(
             targets = torch.cat([compute(rows) - middle for compute in later], dim=1)
             yield mlp.compute_inputs(middle), targets, weights
 
-    start = mlp.writer.weight if mlp.gamma is None else mlp.gamma[:, None] * mlp.writer.weight
     centred = mlp.writer.bias is not None
     sums = Sums.from_rows(iterate_rows(), centred=centred, dtype=choose_precision(rho))
+    start = mlp.stream_weight
     errors = sums.compute_errors(start.repeat(len(later), 1), rho).unflatten(0, (len(later), -1))
     errors = errors * float(weights_R.sum() / sums.weight)  # as of all rows
-    if len(weights_R) >= num_rows:
+    if count >= num_rows:
         return errors
     # Few rows are fitted too well. Generalised cross-validation (Golub, Heath and Wahba, 1979)
     # estimates the error on others; it is relative to that at `num_rows`, so that costs of few and
     # of many rows compare.
     freedom = sums.count_degrees(rho)
-    optimism = (1 - freedom / num_rows) / max(1 - freedom / len(weights_R), 1e-3)
+    optimism = (1 - freedom / num_rows) / max(1 - freedom / count, 1e-3)
     return errors * optimism**2
 
 
@@ -208,7 +209,7 @@ def _select_heads(teacher: StreamTeacher, source: int, P_dD: torch.Tensor, count
         for rows, weights in teacher.pictures.iterate_rows()
     )
     attention, _ = teacher.split_block(source)
-    writer_dA = P_dD.float() @ attention.writer.weight
+    writer_dA = P_dD.float() @ attention.stream_weight
     return select_heads(sums.gram, writer_dA, count, teacher.spec.heads)
 
 
@@ -220,7 +221,7 @@ def _select_neurons(teacher: StreamTeacher, source: int, count: int) -> list[int
         (mlp.compute_inputs(middle[rows]), weights)
         for rows, weights in teacher.pictures.iterate_rows()
     )
-    return select_neurons(variance_H, mlp.writer.weight, count)
+    return select_neurons(variance_H, mlp.stream_weight, count)
 
 
 @torch.no_grad()
