@@ -384,6 +384,16 @@ def test_a_tar_of_no_split_beside_others_of_one(tmp_path: Path) -> None:
         open_task(f"wds:{tmp_path}")
 
 
+def test_tars_with_the_exact_name_of_a_split_come_first(tmp_path: Path) -> None:
+    shards(tmp_path, 1)
+    write_tar(tmp_path / "trainval-000.tar", pairs(0, 35))
+    task = open_task(f"wds:{tmp_path}")
+    assert dict(task.sizes) == {"train": 25, "validation": 10, "test": 15}
+    assert [note.partition("; first: ")[2] for note in task.notes] == [
+        str(tmp_path / "trainval-000.tar")
+    ]
+
+
 # Masks.
 
 

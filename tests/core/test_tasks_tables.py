@@ -17,6 +17,7 @@ from learngene_zoo.errors import BadData
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.tasks.tables import name_splits
 from learngene_zoo.tasks.task import stamp_task
+from learngene_zoo.tasks.unlabelled.plain import open_plain_parquet
 
 
 @pytest.fixture(autouse=True)
@@ -79,6 +80,20 @@ def test_the_exact_name_of_a_split_comes_first(order: int) -> None:
     tables = {"train": 1, "trainval": 2, "test": 3, "eval": 4}
     named = name_splits(dict(list(tables.items())[::order]))
     assert (named["train"], named["test"]) == (1, 3)
+
+
+def test_files_with_the_exact_name_of_a_split_come_first(tmp_path: Path) -> None:
+    for word, rows in (("train", 20), ("trainval", 30), ("testing", 6), ("val", 4)):
+        write(tmp_path / f"{word}-00000.parquet", pa.array([0, 1] * (rows // 2)))
+    note = (
+        "1 file left out, because other files have the exact name of the same split; first: "
+        f"{tmp_path / 'trainval-00000.parquet'}"
+    )
+    task = open_task(f"parquet:{tmp_path}")
+    assert dict(task.sizes) == {"train": 20, "validation": 4, "test": 6}
+    assert task.notes == (note,)
+    plain = open_plain_parquet(str(tmp_path), True)
+    assert (sum(plain.sizes.values()), plain.notes) == (20, (note,))
 
 
 @pytest.mark.parametrize("kind", LABELS)

@@ -278,7 +278,7 @@ def open_tars(pattern: str, offline: bool) -> Task:
     name, tars = f"wds:{pattern}", list_tars(pattern)
     if offline and any(map(is_remote, tars)):
         raise Unavailable(f"{name} is not available offline; download the tars and name the files")
-    splits = group_files_by_split(name, tars)
+    splits, notes = group_files_by_split(name, tars)
     first = _read_first_sample(name, splits["train"])
     masks = first.labelled_by == MASK
     names, counts = read_class_names(splits["train"][0]), _read_counts(splits)
@@ -301,10 +301,9 @@ def open_tars(pattern: str, offline: bool) -> Task:
         split: Tars(tuple(paths), tuple(counts[tar] for tar in paths), numbers)
         for split, paths in splits.items()
     }
-    notes: list[str] = []
     if facts is not None:
         streams = divide_stream(streams, facts)
-        notes += note_untested(facts, names, numbers or {})
+        notes = (*notes, *note_untested(facts, names, numbers or {}))
     stamp = FileStamp(name_tars(splits), partial(_list_facts, names, tuple(counts.items())))
     kind = "segmentation" if masks else "classification"
     task = make_stream_task(name, streams, names, notes, kind=kind, stamp=stamp)
