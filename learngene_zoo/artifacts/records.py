@@ -392,6 +392,10 @@ def package_of_method(versions: Mapping[str, str]) -> dict[str, str]:
     return {name: number for name, number in versions.items() if name not in OWN_PACKAGES}
 
 
+# The schemes of data that lie at a path; only `wds` also takes addresses.
+LOCAL_SCHEMES = ("folder", "parquet", "csv", "jsonl", "wds")
+
+
 def is_own_data(reference: str) -> bool:
     """Return whether a reference is the address of the user's data instead of a task's name."""
     return ":" in reference
