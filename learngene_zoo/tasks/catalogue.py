@@ -436,7 +436,7 @@ def folder_hint(name: str) -> str:
 
 def file_hint(name: str) -> str:
     """Return a hint to write csv:FILE if there is a table with this name, else ""."""
-    kind = KIND_OF.get(Path(name).suffix)
+    kind = KIND_OF.get(Path(name).suffix.lower())
     return f"did you mean {kind}:{shell_word(name)}?" if kind and Path(name).is_file() else ""
 
 

@@ -27,6 +27,7 @@ from learngene_zoo.tasks.labels import (
     read_labels,
     refuse_label_columns,
 )
+from learngene_zoo.tasks.listing import list_files
 from learngene_zoo.tasks.splits import (
     Labelled,
     Rows,
@@ -340,7 +341,7 @@ def _translate_errors(name: str) -> Iterator[None]:
         ) from None
 
 
-def find_files(path: Path, suffixes: Sequence[str]) -> SplitFiles:
+def find_files(path: Path, suffixes: tuple[str, ...]) -> SplitFiles:
     """Return the files of each split: a single file, or those in a folder with these suffixes.
 
     Raises `BadData` if there are none, or if their names do not say which split they belong to.
@@ -351,7 +352,7 @@ def find_files(path: Path, suffixes: Sequence[str]) -> SplitFiles:
         raise BadData(
             f"there is no file or folder {path}; give a {suffixes[0]} file or a folder of them"
         )
-    files = sorted(file for suffix in suffixes for file in path.rglob(f"*{suffix}"))
+    files = list_files(path, suffixes)
     if not files:
         raise BadData(f"{path} holds no {suffixes[0]} file; give a folder of them")
     return group_files_by_split(str(path), list(map(str, files)))

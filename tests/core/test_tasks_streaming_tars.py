@@ -394,6 +394,17 @@ def test_tars_with_the_exact_name_of_a_split_come_first(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("pattern", ["{top}", "{top}/[._tv]*"])
+def test_hidden_tars_are_skipped_and_suffixes_may_be_capitals(tmp_path: Path, pattern: str) -> None:
+    shards(tmp_path, 1)
+    (tmp_path / "test-000.tar").rename(tmp_path / "test-000.TAR")
+    (tmp_path / "__MACOSX").mkdir()
+    for name in ("._train-000.tar", ".x.tar", "__MACOSX/train-000.tar"):
+        (tmp_path / name).write_bytes(b"not a tar")
+    task = open_task(f"wds:{pattern.format(top=tmp_path)}")
+    assert dict(task.sizes) == {"train": 25, "validation": 10, "test": 15}
+
+
 # Masks.
 
 

@@ -276,6 +276,10 @@ def test_other_encodings_are_named(tmp_path: Path) -> None:
     (folder / "neg" / "0.txt").write_bytes("thé".encode("utf-16"))
     with pytest.raises(BadData, match=r"neg/0\.txt is not text in UTF-8"):
         open_task(f"folder:{folder}")
+    for order, kind in (("le", "csv"), ("be", "jsonl")):
+        path.write_bytes("\ufefftext,label\nthé,0\n".encode(f"utf-16-{order}"))
+        with pytest.raises(BadData, match=r"a\.csv is not text in UTF-8 but in UTF-16.*-f utf-16"):
+            open_task(f"{kind}:{path}")
     path.write_bytes(b"\xef\xbb\xbf" + write_csv(tmp_path / "b.csv").read_bytes())
     assert open_task(f"csv:{path}").classes == 2, "a byte order mark is no part of a column's name"
 
