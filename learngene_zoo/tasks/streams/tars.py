@@ -18,7 +18,7 @@ import numpy as np
 from learngene_zoo.errors import BadData, Unavailable
 from learngene_zoo.runs.progress import progress
 from learngene_zoo.storage import parse_json
-from learngene_zoo.tasks.labels import LABEL_COLUMNS, SPLIT_COLUMN, read_label
+from learngene_zoo.tasks.labels import LABEL_COLUMNS, SPLIT_COLUMN, list_classes, read_label
 from learngene_zoo.tasks.layout import normalize_name
 from learngene_zoo.tasks.listing import list_suffixes
 from learngene_zoo.tasks.splits import group_files_by_split
@@ -28,7 +28,6 @@ from learngene_zoo.tasks.streams.facts import (
     Facts,
     load_facts,
     make_stream_task,
-    sort_classes,
 )
 from learngene_zoo.tasks.streams.places import (
     is_remote,
@@ -295,7 +294,7 @@ def open_tars(pattern: str, offline: bool) -> Task:
                 f"{name} holds masks and no list of classes; put a classes.txt beside the tars, "
                 "one class per line"
             )
-        names = names or sort_classes(name, facts["labels"])
+        names = names or list_classes(name, facts["labels"])
     numbers = None if masks else _number_labels(names)
     streams: dict[str, Stream] = {
         split: Tars(tuple(paths), tuple(counts[tar] for tar in paths), numbers)
