@@ -261,6 +261,8 @@ def _find_missing(location: str) -> str:
         from learngene_zoo.tasks.layout import split_reference
 
         path = str(split_reference(path)[0])
+    elif not os.path.exists(path):
+        path = COLUMNS.sub("", path)
     return "" if os.path.exists(path) else path
 
 

@@ -377,6 +377,11 @@ def test_faults_of_patterns(stored: Path, pattern: str, kind: type[Exception], w
         open_task(f"wds:{pattern.format(top=stored)}")
 
 
+def test_a_path_that_exists_is_not_expanded(tmp_path: Path) -> None:
+    shards(tmp_path / "{0..1},{a,b}")
+    assert open_task(f"wds:{tmp_path}/{{0..1}},{{a,b}}").sizes["train"] == 100
+
+
 def test_a_tar_of_no_split_beside_others_of_one(tmp_path: Path) -> None:
     write_tar(tmp_path / "train.tar", pairs(0, 20))
     write_tar(tmp_path / "more.tar", pairs(20, 20))

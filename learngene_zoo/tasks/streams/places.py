@@ -138,15 +138,17 @@ def open_file(location: str) -> BinaryIO:
 def list_tars(pattern: str) -> list[str]:
     """Return the tars that match a pattern, in order and without duplicates.
 
-    Raises `WrongCall` or `BadData`.
+    A path that exists is not expanded, so that its name may contain braces. Raises `WrongCall` or
+    `BadData`.
     """
     if pattern.startswith("pipe:") or ("://" in pattern and not is_remote(pattern)):
         raise WrongCall(
             f"wds:{pattern}: only paths and https:// addresses are opened, and no command is run"
         )
+    is_path = os.path.exists(os.path.expanduser(pattern))
     tars = [
         tar
-        for name in expand_braces(pattern)
+        for name in ([pattern] if is_path else expand_braces(pattern))
         for tar in ([name] if is_remote(name) else _list_local(name))
     ]
     others = (tar for tar in tars if not tar.partition("?")[0].lower().endswith(".tar"))

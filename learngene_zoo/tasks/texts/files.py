@@ -32,6 +32,8 @@ Table = dict[str, list[Any]]
 def parse_columns(reference: str) -> tuple[str, dict[str, Any]]:
     """Parse `PATH` or `PATH:text=a+b,label=c` into the path and arguments of `task_of_texts`.
 
+    A path that exists takes precedence over options, and may contain `:`, `=`, `,` and `+`.
+
     Raises `WrongCall` for a column that is named twice, and for more than two columns of texts.
     """
     match = None if Path(os.path.expanduser(reference)).exists() else COLUMNS.search(reference)
