@@ -3,7 +3,8 @@
 A draft lies beside its target, in a folder that is marked as a draft and whose name identifies the
 process that writes it. It is flushed to disk and then replaces the target: by `renameat2` with
 RENAME_EXCHANGE where the system has it, so that a complete artifact exists at every moment;
-elsewhere by two renames, which the next call completes if they were interrupted. Drafts that a
+elsewhere by two renames, which the next call completes if they were interrupted. Without `force`,
+the final rename refuses a target that another process has created in the meantime. Drafts that a
 killed process left behind are removed by the next call that writes to the same target. Only folders
 with our mark (see `ownership`) are ever replaced or removed; the name alone is not sufficient.
 """
@@ -37,7 +38,8 @@ _PART = ("record.json", "checkpoint.json", "state.safetensors")
 _DIGESTED = sorted({*_ARTIFACT, *_PART})  # hashed by `digest_of`, in every version
 _SUFFIX = ".draft"  # of the names of drafts
 _OLD = ".old"  # added to a draft's name for the folder that it replaces
-_EXCHANGE = 2  # RENAME_EXCHANGE of linux/fs.h
+# RENAME_NOREPLACE and RENAME_EXCHANGE of linux/fs.h.
+_NOREPLACE, _EXCHANGE = 1, 2
 _AT_FDCWD = -100
 
 
@@ -82,7 +84,8 @@ def new_folder(
         before: is called with the flushed draft, just before it replaces `path`.
 
     Raises:
-        Refused: if the content of `path` may not be replaced.
+        Refused: if the content of `path` may not be replaced, or if something was created there
+            while the draft was written.
         Unavailable: if the disk is full or not writable.
     """
     target = claim(path, force)
@@ -97,7 +100,7 @@ def new_folder(
             before(draft)
         (draft / DRAFT).unlink()
         _flush(draft)
-        replace(draft, target)
+        replace(draft, target) if force else _rename_new(draft, target, path)
     except OSError as error:
         raise Unavailable(
             f"{path} could not be written: {explain_os_error(error)}; nothing was changed"
@@ -113,7 +116,8 @@ def new_file(path: Path, force: bool = False) -> Iterator[Path]:
     The file is flushed to disk first.
 
     Raises:
-        Refused: if `path` exists and `force` is not set, or if it is a folder.
+        Refused: if `path` exists and `force` is not set, also if it was created while the draft was
+            written, or if it is a folder.
         Unavailable: if it cannot be written.
     """
     target = resolve_path(path)
@@ -129,8 +133,11 @@ def new_file(path: Path, force: bool = False) -> Iterator[Path]:
         _make_draft(folder)
         yield draft
         _flush(draft)
-        os.replace(draft, target)
-        _flush(target.parent)
+        if force:
+            os.replace(draft, target)
+            _flush(target.parent)
+        else:
+            _rename_new(draft, target, path)
     except OSError as error:
         raise Unavailable(
             f"{path} could not be written: {explain_os_error(error)}; nothing was changed"
@@ -161,7 +168,7 @@ def replace(draft: Path, target: Path) -> None:
         os.replace(draft, target)
         _flush(target.parent)
         return
-    if _exchange(draft, target):
+    if _rename_with(draft, target, _EXCHANGE):
         _flush(target.parent)
         remove_marked(draft)
         return
@@ -170,6 +177,38 @@ def replace(draft: Path, target: Path) -> None:
     os.replace(draft, target)
     _flush(target.parent)
     remove_marked(old)
+
+
+def _rename_new(draft: Path, target: Path, path: Path) -> None:
+    """Rename `draft` to `target`. Raises `Exists` with the user's `path` if there is something.
+
+    Where the system has no rename that refuses an existing target, a file is linked there first; a
+    folder cannot be linked, so the check comes just before the rename.
+    """
+    try:
+        if not _rename_with(draft, target, _NOREPLACE) and not _link(draft, target):
+            if os.path.lexists(target):
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+            os.replace(draft, target)
+    except FileExistsError:
+        raise Exists(path) from None
+    _flush(target.parent)
+
+
+def _link(draft: Path, target: Path) -> bool:
+    """Link a file to a new name and remove the old name; return False where this is impossible.
+
+    Folders and files of some file systems cannot be linked. Raises `FileExistsError` if `target`
+    exists.
+    """
+    try:
+        os.link(draft, target)
+    except FileExistsError:
+        raise
+    except (OSError, NotImplementedError):
+        return False
+    draft.unlink()
+    return True
 
 
 def recover(target: Path) -> None:
@@ -287,8 +326,11 @@ def _read_start_time(process: int) -> str:
     return "0"
 
 
-def _exchange(first: Path, second: Path) -> bool:
-    """Exchange two paths atomically; return False if the system or the file system cannot."""
+def _rename_with(first: Path, second: Path, flag: int) -> bool:
+    """Rename a path atomically with a flag of `renameat2`.
+
+    Returns False if the system or the file system cannot.
+    """
     import ctypes
 
     function = _renameat2()
@@ -296,7 +338,7 @@ def _exchange(first: Path, second: Path) -> bool:
         return False
     # Python's own renames raise the same audit event.
     sys.audit("os.rename", str(first), str(second), -1, -1)
-    if function(_AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(second), _EXCHANGE) == 0:
+    if function(_AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(second), flag) == 0:
         return True
     number = ctypes.get_errno()
     if number in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):

@@ -26,6 +26,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from learngene_zoo.artifacts.records import LOCAL_SCHEMES
 from learngene_zoo.atomic import new_file
 from learngene_zoo.errors import BadFile, ZooError
 from learngene_zoo.runs.run import is_first
@@ -64,7 +65,7 @@ Origins = Mapping[str, LocalOrigin]  # by the reference, as the artifact names i
 def locate(reference: str) -> str:
     """Return the reference with an absolute path, if it has a path and no address."""
     kind, colon, rest = reference.partition(":")
-    if not colon or kind not in ("folder", "parquet", "csv", "jsonl", "wds") or "://" in rest:
+    if not colon or kind not in LOCAL_SCHEMES or "://" in rest:
         return reference
     return f"{kind}:{os.path.abspath(os.path.expanduser(rest))}"
 

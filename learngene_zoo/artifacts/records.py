@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 from learngene_zoo.errors import BadFile, WrongCall
-from learngene_zoo.families.spec import LIMITS, USUAL_VIEW, Spec, View
+from learngene_zoo.families.spec import LIMITS, MIN_STD, USUAL_VIEW, Spec, View
 from learngene_zoo.settings import (
     FLAT,
     OMIT_DEFAULT,
@@ -42,7 +42,7 @@ class AncestryRecord:
     licence: str = "unknown"
     # The normalisation it was trained with, per channel.
     mean: Annotated[tuple[float, ...], Bounds(least=-1e6, most=1e6)] = (0.5, 0.5, 0.5)
-    std: Annotated[tuple[float, ...], Bounds(above=0, most=1e6)] = (0.5, 0.5, 0.5)
+    std: Annotated[tuple[float, ...], Bounds(least=MIN_STD, most=1e6)] = (0.5, 0.5, 0.5)
     # Of a model of texts, the sha256 of `tokenizer.json`.
     tokenizer: str | None = field(default=None, metadata=OMIT_DEFAULT)
     # Parts of the model that are not in `spec`.
@@ -390,6 +390,10 @@ def package_of_method(versions: Mapping[str, str]) -> dict[str, str]:
     `versions` are those that the learngene records.
     """
     return {name: number for name, number in versions.items() if name not in OWN_PACKAGES}
+
+
+# The schemes of data that lie at a path; only `wds` also takes addresses.
+LOCAL_SCHEMES = ("folder", "parquet", "csv", "jsonl", "wds")
 
 
 def is_own_data(reference: str) -> bool:

@@ -90,6 +90,11 @@ def fit_view(view: View, fit: Fit | None) -> View:
     return replace(view, crop_mode=_CROP_MODES[fit], crop_pct=crop_pct)
 
 
+# The smallest standard deviation of images, whose values are 0 to 1. One far below it is 0 in
+# float32, and normalisation divides by it.
+MIN_STD = 1e-6
+
+
 @dataclass(frozen=True, kw_only=True)
 class InputFormat:
     """Square images of `image_size` pixels with values from 0 to 1, normalised per channel.

@@ -16,7 +16,7 @@ from typing import Any
 from learngene_zoo.errors import BadFile, WrongCall, unknown
 from learngene_zoo.errors import nearest as find_nearest
 from learngene_zoo.families.family import Family, families, family_of, host, table_of
-from learngene_zoo.families.spec import USUAL_VIEW, Spec, View, require_pictures
+from learngene_zoo.families.spec import MIN_STD, USUAL_VIEW, Spec, View, require_pictures
 from learngene_zoo.settings import Json, from_json, to_json
 from learngene_zoo.text import check_name
 
@@ -311,9 +311,11 @@ def _check_images(cfg: Mapping[str, Json], where: str) -> None:
         numbers = isinstance(values, list) and all(
             type(item) in (int, float) and abs(item) < 1e6 for item in values
         )
-        if not numbers or (key == "std" and not all(item > 0 for item in values)):
-            sign = "positive " if key == "std" else ""
-            raise BadFile(f"{where}: {key} is {values}; expected one {sign}number per channel")
+        if not numbers or (key == "std" and not all(item >= MIN_STD for item in values)):
+            sign, least = ("positive ", f", at least {MIN_STD:g}") if key == "std" else ("", "")
+            raise BadFile(
+                f"{where}: {key} is {values}; expected one {sign}number per channel{least}"
+            )
     names = cfg.get("label_names", [])
     if not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
         raise BadFile(f"{where}: label_names must be a list of strings")

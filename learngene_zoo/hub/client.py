@@ -6,13 +6,14 @@ import hashlib
 import os
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Timer
 from typing import Any
 
 from learngene_zoo.errors import BadFile, Unavailable, WrongCall, ZooError, explain_os_error
+from learngene_zoo.storage import parse_json
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -142,13 +143,35 @@ def _known_absent(repository: Repository, filename: str) -> bool:
 def _is_damaged(path: Path) -> bool:
     """Return whether a file of the cache differs from the Hub's listing.
 
-    Each file is a link to a blob that is named by its checksum.
+    False if the cache contains no checksum of it.
     """
-    listed = os.path.basename(os.readlink(path)) if path.is_symlink() else ""
+    listed = _find_checksum(path)
     if re.fullmatch("[0-9a-f]{64}", listed):
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest() != listed
     return _COMMIT.fullmatch(listed) is not None and git_checksum(path.read_bytes()) != listed
+
+
+def _find_checksum(path: Path) -> str:
+    """Return the Hub's checksum of a cached file; "" if the cache does not contain it.
+
+    A file is a link to a blob that is named by its checksum. On systems without symbolic links the
+    client moves the blob to the place of the link, and its name is lost. Then the checksum is known
+    only if `snapshot_download` has stored the list of the commit's files in `trees/COMMIT.json`
+    (format 1 of huggingface_hub).
+    """
+    if path.is_symlink():
+        return os.path.basename(os.readlink(path))
+    commit = next((parent for parent in path.parents if parent.parent.name == "snapshots"), None)
+    if commit is None:
+        return ""
+    tree = commit.parent.parent / "trees" / f"{commit.name}.json"
+    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+        listing = parse_json(tree.read_bytes())
+        entry = listing["files"][path.relative_to(commit).as_posix()]
+        if listing["format_version"] == 1:
+            return str(entry.get("lfs_sha256") or entry["blob_id"])
+    return ""
 
 
 def git_checksum(data: bytes) -> str:

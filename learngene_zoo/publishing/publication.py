@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING
 from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.card import ArtifactLocation, descendant_card, learngene_card, notes_of
 from learngene_zoo.artifacts.learngene import Learngene, load_learngene
-from learngene_zoo.artifacts.records import LearngeneConfig
+from learngene_zoo.artifacts.records import LOCAL_SCHEMES, LearngeneConfig
 from learngene_zoo.errors import Refused, WrongCall
+from learngene_zoo.families.spec import TextSpec
 from learngene_zoo.hub.client import Repository, parse_repository
 from learngene_zoo.hub.manifest import (
     EXTRAS,
@@ -40,6 +41,21 @@ if TYPE_CHECKING:
 
 REPORT = "report.html"  # of a training; it shows pictures of its data, so it is not published
 BRANCH = "main"  # the branch that is published to
+# Addresses and references to the Hub, which may contain slashes, are matched first.
+_ELSEWHERE = (
+    r"(?:[a-z-]{1,20}:)?(?!file:)[a-z][a-z+.-]{0,20}://\S+|hf(?:-[a-z]+)?:\S+|data:[a-z]+/\S+"
+)
+# The start of a path: data with a scheme (`folder:photos`), `/`, `~/`, `~user/` or `C:\`.
+_PATH_START = (
+    rf"(?:{'|'.join(LOCAL_SCHEMES)}):(?=\S)"
+    r"|(?:file://|[a-z-]{1,20}:)?(?:~(?:[A-Za-z_][\w.-]*)?)?/(?=[^\s/])|[A-Za-z]:\\"
+)
+# A path in quotes may contain spaces; one inside a word, as in image/png, is none.
+_PATH = re.compile(
+    rf"{_ELSEWHERE}|(?<=\')(?P<single>(?:{_PATH_START})[^\']*)(?=\')"
+    rf"|(?<=\")(?P<double>(?:{_PATH_START})[^\"]*)(?=\")"
+    rf"|(?<![\w.:/@<~-])(?P<word>(?:{_PATH_START})[^\s\'\"`]*)"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,13 +136,10 @@ def build_publication(
     files: dict[str, Path | bytes] = {}
     if isinstance(opened, Learngene):
         sizes = tuple((name, model.spec) for name, model in inside.items())
-        files |= _files(folder, "", learngene_card(opened.config, replace(location, members=sizes)))
+        card = learngene_card(opened.config, replace(location, members=sizes))
     else:
-        files |= _files(
-            folder,
-            "",
-            descendant_card(opened.config(), replace(location, learngene=_origin(opened))),
-        )
+        card = descendant_card(opened.config(), replace(location, learngene=_origin(opened)))
+    files |= _files(folder, "", card, _is_of_texts(opened))
     for name, model in inside.items():
         assert model.folder is not None
         note = (
@@ -140,7 +153,8 @@ def build_publication(
             transformers=name,
             note=note,
         )
-        files |= _files(model.folder, f"{name}/", descendant_card(model.config(), within))
+        card = descendant_card(model.config(), within)
+        files |= _files(model.folder, f"{name}/", card, _is_of_texts(model))
     _check_paths(files)
     configs = [
         to_json(artifact.config if isinstance(artifact, Learngene) else artifact.config())
@@ -226,16 +240,24 @@ def _is_descendant(model: Descendant, config: LearngeneConfig) -> bool:
     )
 
 
-def _files(folder: Path, prefix: str, card: str) -> dict[str, Path | bytes]:
+def _is_of_texts(artifact: Learngene | Descendant) -> bool:
+    """Return whether the inputs of a model, or of those of a learngene, are texts."""
+    spec = artifact.config.spec if isinstance(artifact, Learngene) else artifact.spec
+    return isinstance(spec, TextSpec)
+
+
+def _files(folder: Path, prefix: str, card: str, is_of_texts: bool) -> dict[str, Path | bytes]:
     """Return the files of one folder, with a newly rendered card.
 
-    Notes that people wrote into the old card are kept.
+    Notes that people wrote into the old card are kept. The files of a tokenizer belong to models of
+    texts only.
     """
     files: dict[str, Path | bytes] = {CONFIG: folder / CONFIG, WEIGHTS: folder / WEIGHTS}
     for entry in sorted(folder.iterdir()):
         if entry.name in (README, MANIFEST, REPORT, MARKER, *files):
             continue
-        is_extra = entry.suffix in EXTRAS or entry.name in TOKENIZER_FILES
+        is_tokenizer = is_of_texts and entry.name in TOKENIZER_FILES
+        is_extra = entry.suffix in EXTRAS or is_tokenizer
         if not is_extra or entry.is_symlink() or not entry.is_file():
             raise Refused(
                 f"{entry} is not part of an artifact; move it away (beside the artifact, "
@@ -257,14 +279,30 @@ def _content(source: Path | bytes) -> PublishedFile:
 
 
 def machine_paths(value: Json) -> list[str]:
-    """Return absolute paths of this machine in data such as a config.
+    """Return the paths of this machine in data such as a config.
 
-    They stand where sources of data and ancestry models are named.
+    These are references to local data, relative (`folder:photos`) or absolute and with their
+    options, and other absolute paths, as values or keys or as words of a longer text. Addresses and
+    references to the Hub are none.
     """
     if isinstance(value, str):
-        return [value] if re.match(r"([a-z-]+:)?[/~]", value) else []
-    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        return _find_paths(value)
+    if isinstance(value, dict):
+        value = [*value, *value.values()]
+    inside = value if isinstance(value, list) else ()
     return [path for item in inside for path in machine_paths(item)]
+
+
+def _find_paths(text: str) -> list[str]:
+    """Return the paths in a text; a text that begins with one is one path, with its spaces."""
+    matches = [match for match in _PATH.finditer(text) if match.lastgroup]
+    if matches and matches[0].start() == 0:
+        return [text]
+    return [
+        match[match.lastgroup].rstrip(".,;:)") if match["word"] else match[match.lastgroup]
+        for match in matches
+        if match.lastgroup
+    ]
 
 
 def _reference(repository: Repository) -> str:

@@ -261,6 +261,8 @@ def _find_missing(location: str) -> str:
         from learngene_zoo.tasks.layout import split_reference
 
         path = str(split_reference(path)[0])
+    elif not os.path.exists(path):
+        path = COLUMNS.sub("", path)
     return "" if os.path.exists(path) else path
 
 
@@ -436,7 +438,7 @@ def folder_hint(name: str) -> str:
 
 def file_hint(name: str) -> str:
     """Return a hint to write csv:FILE if there is a table with this name, else ""."""
-    kind = KIND_OF.get(Path(name).suffix)
+    kind = KIND_OF.get(Path(name).suffix.lower())
     return f"did you mean {kind}:{shell_word(name)}?" if kind and Path(name).is_file() else ""
 
 

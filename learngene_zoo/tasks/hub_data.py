@@ -91,13 +91,16 @@ def list_image_folders(reference: str) -> tuple[Path, ...]:
 def load_hub_tables(source: HubSource, offline: bool) -> tuple[Any, dict[str, Any]]:
     """Return the `DatasetDict` of a data set of the Hub, and the task's fields from the Hub.
 
-    The fields are commit and licence. Raises `Unavailable` if the data set is no longer at the
-    commit that was reviewed.
+    The fields are commit and licence. The commit is None if the paths of the cached files do not
+    contain it. Raises `Unavailable` if the data set is no longer at the commit that was reviewed,
+    or if another commit is cached than the reference names.
     """
     repository, config, revision = parse_reference(source.reference)
     if is_offline(offline):
         tables = _load(repository, config, revision, True)
-        return tables, {"revision": _find_cached_commit(tables) or revision, "licence": "unknown"}
+        cached = _find_cached_commit(tables)
+        _check_cached_commit(source, cached)
+        return tables, {"revision": cached, "licence": "unknown"}
     commit, licence = _check_reviewed(source)
     return _load(repository, config, commit, False), {"revision": commit, "licence": licence}
 
@@ -165,6 +168,22 @@ def _check_reviewed(source: HubSource) -> tuple[str, str]:
             f"{name} is now at {commit[:7]}, not at {source.pin}; review it, then use it as {name}"
         )
     return commit, licence
+
+
+def _check_cached_commit(source: HubSource, cached: str | None) -> None:
+    """Raise `Unavailable` if the cached commit is not the one that the source names.
+
+    `datasets` does not compare them offline. An unknown commit, or a branch or tag, cannot be
+    compared.
+    """
+    revision = parse_reference(source.reference).revision or ""
+    pins = [source.pin, revision if re.fullmatch("[0-9a-f]{40}", revision) else ""]
+    other = next((pin for pin in pins if cached and not cached.startswith(pin)), None)
+    if other is not None:
+        raise Unavailable(
+            f"hf:{source.reference} is cached at commit {cached}, not at {other}; open it once "
+            "online, or use the cached commit"
+        )
 
 
 def is_offline(offline: bool) -> bool:

@@ -13,6 +13,7 @@ import numpy as np
 from learngene_zoo.errors import BadData
 from learngene_zoo.tasks.layout import normalize_name
 from learngene_zoo.tasks.splits import check_train_classes, find_roles
+from learngene_zoo.text import MAX_NAME_LENGTH
 
 LABEL_COLUMNS = ("label", "fine_label", "labels", "class", "category", "target", "cls", "y")
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
@@ -86,12 +87,15 @@ def read_labels(table: Any, column: str, name: str) -> list[int | str | bool]:
 def list_classes(name: str, labels: Mapping[str, Sequence[Any]]) -> tuple[str, ...]:
     """Return the classes of the training images, sorted by number if all are numbers, else by name.
 
-    Raises `BadData` if another split has further classes.
+    Digits that are too long for the name of a class count as a name, which `Task` refuses; `int`
+    does not convert more than 4,300. Raises `BadData` if another split has further classes.
     """
     train = check_train_classes(
         name, {split: set(map(str, values)) for split, values in labels.items()}
     )
-    numbers = all(text.removeprefix("-").isdecimal() for text in train)
+    numbers = all(
+        len(text) <= MAX_NAME_LENGTH and text.removeprefix("-").isdecimal() for text in train
+    )
     return tuple(sorted(train, key=(lambda text: (int(text), text)) if numbers else None))
 
 

@@ -23,7 +23,8 @@ from learngene_zoo.tasks.splits import find_roles, split_name
 from learngene_zoo.tasks.task import SPLITS
 from learngene_zoo.text import shell_word
 
-ROLES = re.compile(r":((?:[A-Za-z]+=[^,=]+)(?:,[A-Za-z]+=[^,=]+)*)$")
+OPTIONS = re.compile(r":(?=[A-Za-z]+=)")  # the start of possible options
+NEXT_OPTION = re.compile(r",(?=[A-Za-z]+=)")
 MAX_SHOWN = 4  # names in a message
 
 
@@ -107,24 +108,48 @@ def normalize_name(name: str) -> str:
 def split_reference(reference: str) -> tuple[Path, dict[str, list[str]]]:
     """Parse `PATH` or `PATH:train=a+b,test=c` into the path and the folders of each named split.
 
-    Raises `WrongCall` for a split that does not exist.
+    A path that exists takes precedence over options: PATH is the longest beginning that is a file
+    or folder, and `a+b` one folder in PATH if there is one of that name. So names may contain `=`,
+    `,` and `+`, except for a comma before a word and `=`.
+
+    Raises `WrongCall` for a split that does not exist or has no folder.
     """
-    path = Path(os.path.expanduser(reference))
-    match = None if path.exists() else ROLES.search(reference)
-    if match is None:
-        return path, {}
+    path, options = _split_options(reference)
     roles: dict[str, list[str]] = {}
-    for pair in match[1].split(","):
+    for pair in NEXT_OPTION.split(options) if options else ():
         word, _, folders = pair.partition("=")
         split = split_name(word)
         if split not in SPLITS or split in roles:
             raise WrongCall(
                 f"folder:{reference}: expected train=, validation= or test=, each once, got {word}="
             )
-        roles[split] = folders.split("+")
-    if "train" not in roles:
+        roles[split] = _split_names(path, folders)
+        if "" in roles[split]:
+            raise WrongCall(f"folder:{reference}: {word}= names no folder; write {word}=FOLDER")
+    if options and "train" not in roles:
         raise WrongCall(f"folder:{reference} names no training folder; add train=FOLDER")
-    return Path(os.path.expanduser(reference[: match.start()])), roles
+    return path, roles
+
+
+def _split_options(reference: str) -> tuple[Path, str]:
+    """Return the path and the options of a reference; the options of a missing path are all."""
+    ends = [match.start() for match in OPTIONS.finditer(reference)]
+    paths = {end: Path(os.path.expanduser(reference[:end])) for end in [len(reference), *ends]}
+    existing = [end for end, path in paths.items() if os.path.exists(path)]
+    end = max(existing) if existing else min(paths)
+    return paths[end], reference[end + 1 :]
+
+
+def _split_names(top: Path, names: str) -> list[str]:
+    """Return the names that are joined by `+`; the longest ones that are folders in `top`."""
+    parts = names.split("+")
+    divided = []
+    while parts:
+        ends = range(len(parts), 1, -1)
+        end = next((end for end in ends if os.path.isdir(top / "+".join(parts[:end]))), 1)
+        divided.append("+".join(parts[:end]))
+        parts = parts[end:]
+    return divided
 
 
 def find_layout(reference: str, unused: Collection[str] = ()) -> Layout:

@@ -1,4 +1,4 @@
-"""List the images below a folder, and describe the files that are left out.
+"""List the images or other files below a folder, and describe the files that are left out.
 
 A file is an image if Pillow decodes files with its suffix, or if it has no suffix and begins with
 an image's signature. Links to files and folders are followed. A folder or file that is reached
@@ -83,6 +83,21 @@ def _begins_as_picture(path: str) -> bool:
 def is_hidden(name: str) -> bool:
     """Return whether a file with this name is hidden or created by an operating system."""
     return name.startswith(".") or name.lower() in SYSTEM_NAMES
+
+
+def list_files(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
+    """Return the files below a folder with one of these suffixes, in lower or upper case, sorted.
+
+    Hidden files, and all files below a hidden folder, are left out; links to folders are not
+    followed.
+    """
+    return sorted(
+        path
+        for path in folder.rglob("*")
+        if path.name.lower().endswith(suffixes)
+        and not any(map(is_hidden, path.relative_to(folder).parts))
+        and not path.is_dir()
+    )
 
 
 def list_pictures(folder: str | Path) -> Listing:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from learngene_zoo.seeds import interleave_classes
 from learngene_zoo.tasks.images import decode_samples
 from learngene_zoo.tasks.task import SPLITS, Sample, Samples, Split, Task
 from learngene_zoo.tasks.texts.duplicates import describe_duplicates
+from learngene_zoo.text import count_noun
 
 if TYPE_CHECKING:
     import torch
@@ -201,32 +202,60 @@ def find_roles(name: str) -> list[str]:
     `imagenet-train`, `Train_data`, `valSet2017` and `split=test` contain one each, `restrain` and
     `latest` none.
     """
-    parts = CAMEL_CASE.sub(" ", name)
-    roles = {ROLE_OF[word] for word in re.split(r"[\W\d_]+", parts.lower()) if word in ROLE_OF}
+    roles = {ROLE_OF[word] for word in _list_words(name)}
     return [split for split in SPLITS if split in roles]
 
 
-def group_files_by_split(name: str, files: Sequence[str]) -> dict[str, list[str]]:
+def _list_words(name: str) -> list[str]:
+    """Return the words of splits in the name of a file or folder, in lower case."""
+    parts = re.split(r"[\W\d_]+", CAMEL_CASE.sub(" ", name).lower())
+    return [word for word in parts if word in ROLE_OF]
+
+
+class SplitFiles(NamedTuple):
+    """The files of each split, and notes for the user about those that are left out."""
+
+    files: dict[str, list[str]]
+    notes: tuple[str, ...] = ()
+
+
+def group_files_by_split(name: str, files: Sequence[str]) -> SplitFiles:
     """Return the files of each split, by a word in their names or else in their folders'.
 
-    If no file has one, all are `train`. Raises `BadData` if only some have one, if a name has
-    several, or if none is `train`.
+    If no file has one, all are `train`. Files with a split's exact name take precedence over those
+    with another word for it, which are left out: `trainval` often repeats `train`. Raises `BadData`
+    if only some files have a word, if a name has words of several splits, or if none is `train`.
     """
     folder = _count_shared_folders(files)
     roles = {file: _find_role(file, folder) for file in files}
-    lost = [file for file, role in roles.items() if not role]
+    lost = [file for file, (role, _) in roles.items() if not role]
     if 0 < len(lost) < len(files):
         raise BadData(
             f"{lost[0]} belongs to no split; put train, val or test into its name, as in the others"
         )
+    exact = {role for role, is_exact in roles.values() if is_exact}
     groups: dict[str, list[str]] = {}
-    for file, role in roles.items():
-        groups.setdefault(role or "train", []).append(file)
+    left_out = []
+    for file, (role, is_exact) in roles.items():
+        if role in exact and not is_exact:
+            left_out.append(file)
+        else:
+            groups.setdefault(role or "train", []).append(file)
     if "train" not in groups:
         raise BadData(
             f"{name} has no training files, only {', '.join(sorted(groups))}; name those too"
         )
-    return groups
+    return SplitFiles(groups, _note_left_out(left_out))
+
+
+def _note_left_out(files: Sequence[str]) -> tuple[str, ...]:
+    """Return a note about files that are left out, if there are any."""
+    if not files:
+        return ()
+    return (
+        f"{count_noun(len(files), 'file')} left out, because other files have the exact name of "
+        f"the same split; first: {files[0]}",
+    )
 
 
 def _split_path(file: str) -> list[str]:
@@ -241,9 +270,10 @@ def _count_shared_folders(files: Sequence[str]) -> int:
     return sum(1 for _ in shared)
 
 
-def _find_role(file: str, shared: int) -> str:
-    """Return the split in the name of a file, else in that of its nearest folder, else "".
+def _find_role(file: str, shared: int) -> tuple[str, bool]:
+    """Return the split in the name of a file, and whether the name contains its exact name.
 
+    If the name contains none, that of the nearest folder is used; without any the split is "".
     The folders that all files share are ignored, except for the last of them, if its name is that
     of a split.
     """
@@ -256,9 +286,9 @@ def _find_role(file: str, shared: int) -> str:
                 "it contains one split"
             )
         if roles:
-            return roles[0]
+            return roles[0], roles[0] in _list_words(part)
     last = split_name(parts[shared - 1]) if 0 < shared == len(parts) - 1 else ""
-    return last if last in SPLITS else ""
+    return (last, True) if last in SPLITS else ("", False)
 
 
 def assign_roles(stored: Mapping[str, Stored], roles: Mapping[str, str]) -> dict[str, Stored]:

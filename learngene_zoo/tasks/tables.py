@@ -27,9 +27,11 @@ from learngene_zoo.tasks.labels import (
     read_labels,
     refuse_label_columns,
 )
+from learngene_zoo.tasks.listing import list_files
 from learngene_zoo.tasks.splits import (
     Labelled,
     Rows,
+    SplitFiles,
     assign_roles,
     find_roles,
     group_files_by_split,
@@ -277,12 +279,16 @@ def silence_datasets() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def stamp_files(task: Task, files: Mapping[str, Sequence[str]]) -> Task:
-    """Return the task with a stamp of its files, classes and labels."""
-    return replace(task, stamp=FileStamp(name_files(files), partial(_list_facts, task)))
+def stamp_files(task: Task, grouped: SplitFiles) -> Task:
+    """Return the task with a stamp of its files, classes and labels, and the notes on the files."""
+    return replace(
+        task,
+        stamp=FileStamp(name_files(grouped.files), partial(_list_facts, task)),
+        notes=(*task.notes, *grouped.notes),
+    )
 
 
-def load_parquet(path: str) -> tuple[Any, tuple[Path, ...], dict[str, list[str]]]:
+def load_parquet(path: str) -> tuple[Any, tuple[Path, ...], SplitFiles]:
     """Return the `DatasetDict` of a file or folder, the folder of its images, and its files.
 
     Raises `BadData` that names the file which is wrong.
@@ -291,8 +297,8 @@ def load_parquet(path: str) -> tuple[Any, tuple[Path, ...], dict[str, list[str]]
     from pyarrow.parquet import read_metadata
 
     tables, folder = DatasetDict(), Path(os.path.expanduser(path))
-    files = find_files(folder, (".parquet",))
-    for split, names in files.items():
+    grouped = find_files(folder, (".parquet",))
+    for split, names in grouped.files.items():
         for name in names:  # one by one, as an error of `datasets` would not name the file
             with _translate_errors(name):
                 rows = read_metadata(name).num_rows
@@ -301,7 +307,7 @@ def load_parquet(path: str) -> tuple[Any, tuple[Path, ...], dict[str, list[str]]
         with _translate_errors(names[0]):
             patterns = [glob.escape(name) for name in names]
             tables[split] = load_dataset("parquet", data_files=patterns, split="train")
-    return tables, (folder,) if folder.is_dir() else (), files
+    return tables, (folder,) if folder.is_dir() else (), grouped
 
 
 def name_files(files: Mapping[str, Sequence[str]]) -> list[tuple[str, str]]:
@@ -335,18 +341,18 @@ def _translate_errors(name: str) -> Iterator[None]:
         ) from None
 
 
-def find_files(path: Path, suffixes: Sequence[str]) -> dict[str, list[str]]:
+def find_files(path: Path, suffixes: tuple[str, ...]) -> SplitFiles:
     """Return the files of each split: a single file, or those in a folder with these suffixes.
 
     Raises `BadData` if there are none, or if their names do not say which split they belong to.
     """
     if path.is_file():
-        return {"train": [str(path)]}
+        return SplitFiles({"train": [str(path)]})
     if not path.is_dir():
         raise BadData(
             f"there is no file or folder {path}; give a {suffixes[0]} file or a folder of them"
         )
-    files = sorted(file for suffix in suffixes for file in path.rglob(f"*{suffix}"))
+    files = list_files(path, suffixes)
     if not files:
         raise BadData(f"{path} holds no {suffixes[0]} file; give a folder of them")
     return group_files_by_split(str(path), list(map(str, files)))

@@ -13,12 +13,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from learngene_zoo import atomic, ownership
 from learngene_zoo.atomic import DRAFT, claim, digest_of, new_file, new_folder
-from learngene_zoo.errors import Refused, Unavailable
+from learngene_zoo.errors import Exists, Refused, Unavailable
 from learngene_zoo.ownership import MARKER, remove_marked, write_draft_mark
 
 CONFIG = {"method": "toy", "spec": {}, "format": 1}
@@ -68,6 +69,35 @@ def test_nothing_is_replaced_unless_asked(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="already exists"), new_folder(tmp_path / "out"):
         pass
     assert read_all(tmp_path)["out/README.md"] == "old"
+
+
+@pytest.mark.parametrize("content", ["a file", "an empty folder", "a full folder"])
+@pytest.mark.parametrize("writer", [new_folder, new_file])
+def test_what_appears_while_the_draft_is_written_is_not_replaced(
+    tmp_path: Path, way: str, writer: Callable[..., Any], content: str
+) -> None:
+    path = tmp_path / "out"
+
+    def create(draft: Path) -> None:
+        (draft / "file" if writer is new_folder else draft).write_text("ours")
+        if content == "a file":
+            path.write_text("theirs")
+        else:
+            path.mkdir()
+        if content == "a full folder":
+            (path / "file").write_text("theirs")
+
+    with pytest.raises(Exists, match="out already exists"), writer(path) as draft:
+        create(draft)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
+    assert set(read_all(tmp_path).values()) <= {"theirs"}
+
+
+def test_a_new_file_has_one_name(tmp_path: Path, way: str) -> None:
+    with new_file(tmp_path / "plot.png") as draft:
+        draft.write_text("x")
+    assert (tmp_path / "plot.png").stat().st_nlink == 1
+    assert read_all(tmp_path) == {"plot.png": "x"}
 
 
 def test_an_artifact_is_refused_and_with_force_replaced(tmp_path: Path, way: str) -> None:

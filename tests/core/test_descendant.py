@@ -379,6 +379,11 @@ def _tensors(change: Callable[[dict], object]) -> Callable[[Path], None]:
             _config(lambda c: c["pretrained_cfg"].update(std=[0, 1, 1])),
             "positive number per channel",
         ),
+        (
+            # 0 in float32, by which normalisation divides.
+            _config(lambda c: c["pretrained_cfg"].update(std=[1e-300, 1, 1])),
+            r"std is \[1e-300, 1, 1\]; expected one positive number per channel, at least 1e-06",
+        ),
         (_tensors(lambda t: t.pop("norm.weight")), "lacks the tensor norm.weight"),
         (_tensors(lambda t: t.update(other=torch.ones(1))), "has the tensor other"),
         (

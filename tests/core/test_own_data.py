@@ -29,6 +29,7 @@ from learngene_zoo.cli.main import main
 from learngene_zoo.errors import BadFile, TrainingWarning, WrongCall
 from learngene_zoo.method.contract import METHODS
 from learngene_zoo.settings import Recipe
+from learngene_zoo.tasks.catalogue import _find_missing
 from learngene_zoo.testing import tiny_ancestry
 
 RECIPE = Recipe(epochs=0)
@@ -458,3 +459,10 @@ def test_no_data_is_assumed_for_a_model_of_somebody_elses_ancestry_model(tmp_pat
         match=r"does not record a task to use; give the task: lgzoo evaluate MODEL --task",
     ):
         lg.evaluate(model)
+
+
+def test_the_path_without_its_options_is_missing(tmp_path: Path) -> None:
+    table = tmp_path / "a.csv"
+    assert _find_missing(f"csv:{table}:label=y") == str(table)
+    table.write_text("text,y\n")
+    assert _find_missing(f"csv:{table}:label=y") == ""

@@ -99,7 +99,8 @@ WRONG = [
     ("ancestries/0/sha256", 5, "expected"),
     ("ancestries/0/revision", "main", "revision is 'main'; expected 40 hexadecimal digits"),
     ("ancestries/0/revision", "../" * 10 + "a" * 10, "expected 40 hexadecimal digits"),
-    ("ancestries/0/std", [0.5, 0.0, 0.5], "std is 0.0; it must be above 0"),
+    ("ancestries/0/std", [0.5, 0.0, 0.5], "std is 0.0; it must be at least 1e-06"),
+    ("ancestries/0/std", [0.5, 1e-300, 0.5], "std is 1e-300; it must be at least 1e-06"),
     ("ancestries/0/mean", [0.5, 1e9, 0.5], "mean is 1000000000.0; it must be at least"),
     ("ancestries/0/mean", [0.5], "1 and 3 values for 3 channels"),
     (

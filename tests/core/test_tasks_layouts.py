@@ -281,6 +281,25 @@ def test_the_folder_itself_is_named_as_training_split(tmp_path: Path) -> None:
             open_task(f"folder:{top}:{roles}")
 
 
+def test_a_path_that_exists_takes_precedence_over_options(tmp_path: Path) -> None:
+    names = ("a+b", "a", "b", "c,d", "e=f", "x:train=y")
+    top = build(tmp_path / "my=pics,1+2", {k: 10 for name in names for k in both(name)})
+    sizes = {
+        "train=a+b,test=b": (18, 20),
+        "train=a+a+b,test=c,d": (36, 20),
+        "train=c,d,test=e=f": (18, 20),
+        "train=e=f+c,d+b,val=a": (48, 12),
+    }
+    for roles, (train, test) in sizes.items():
+        task = open_task(f"folder:{top}:{roles}")
+        assert (task.sizes["train"], task.sizes["test"]) == (train, test), roles
+    for reference in (f"{top}/x:train=y", f"{top}/x:train=y:train=."):
+        assert open_task(f"folder:{reference}").class_names == ("cat", "dog")
+    for roles in ("train=", "train=a++b", "train=a,test="):
+        with pytest.raises(WrongCall, match=r"= names no folder; write t.*=FOLDER"):
+            open_task(f"folder:{top}:{roles}")
+
+
 @pytest.mark.parametrize("split", ["test", "train"])
 def test_names_that_differ_in_their_unicode_form_are_one_class(tmp_path: Path, split: str) -> None:
     composed, taken_apart = (unicodedata.normalize(form, "café") for form in ("NFC", "NFD"))

@@ -20,6 +20,7 @@ from learngene_zoo.runs.progress import print_activities
 from learngene_zoo.tasks import hub_data
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.tasks.loader import Loader
+from learngene_zoo.tasks.task import HubSource
 
 VIEW = InputFormat(image_size=16, mean=(0.5,) * 3, std=(0.5,) * 3)
 MODES = {"RGB": 3, "L": 1, "RGBA": 4}
@@ -297,6 +298,30 @@ def test_the_hub_s_layout_is_read_and_pinned(monkeypatch: pytest.MonkeyPatch) ->
     assert calls == [("some/data", "small", "0" * 40, False)]
     assert (task.revision, task.licence) == ("0" * 40, "mit")
     assert dict(task.sizes) == {"train": 24, "validation": 6, "test": 6}
+
+
+@pytest.mark.usefixtures("cache")
+def test_offline_the_cached_commit_is_compared_with_the_named_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from datasets import DatasetDict, load_from_disk
+
+    cached, other = "a1" * 20, "b2" * 20
+    folder = tmp_path / cached
+    DatasetDict(train=table(30, names=["p", "q", "r"])).save_to_disk(folder)
+    monkeypatch.setattr(hub_data, "_load", lambda *call: load_from_disk(folder))
+    assert open_task("hf:some/data", offline=True).revision == cached
+    assert open_task(f"hf:some/data@{cached}", offline=True).revision == cached
+    words = f"is cached at commit {cached}, not at "
+    with pytest.raises(Unavailable, match=f"{words}{other}; open it once online"):
+        open_task(f"hf:some/data@{other}", offline=True)
+    with pytest.raises(Unavailable, match=f"{words}b2b2b2b;"):
+        hub_data.load_hub_tables(HubSource(reference="some/data", pin="b2b2b2b"), True)
+    hub_data.load_hub_tables(HubSource(reference="some/data@v1.0", pin="a1a1a1a"), True)
+    monkeypatch.setattr(
+        hub_data, "_load", lambda *call: DatasetDict(train=table(30, names=["p", "q", "r"]))
+    )
+    assert open_task(f"hf:some/data@{other}", offline=True).revision is None
 
 
 def test_what_the_hub_says_is_put_in_our_words(monkeypatch: pytest.MonkeyPatch) -> None:

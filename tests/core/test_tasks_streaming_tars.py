@@ -377,11 +377,37 @@ def test_faults_of_patterns(stored: Path, pattern: str, kind: type[Exception], w
         open_task(f"wds:{pattern.format(top=stored)}")
 
 
+def test_a_path_that_exists_is_not_expanded(tmp_path: Path) -> None:
+    shards(tmp_path / "{0..1},{a,b}")
+    assert open_task(f"wds:{tmp_path}/{{0..1}},{{a,b}}").sizes["train"] == 100
+
+
 def test_a_tar_of_no_split_beside_others_of_one(tmp_path: Path) -> None:
     write_tar(tmp_path / "train.tar", pairs(0, 20))
     write_tar(tmp_path / "more.tar", pairs(20, 20))
     with pytest.raises(BadData, match=r"more\.tar belongs to no split"):
         open_task(f"wds:{tmp_path}")
+
+
+def test_tars_with_the_exact_name_of_a_split_come_first(tmp_path: Path) -> None:
+    shards(tmp_path, 1)
+    write_tar(tmp_path / "trainval-000.tar", pairs(0, 35))
+    task = open_task(f"wds:{tmp_path}")
+    assert dict(task.sizes) == {"train": 25, "validation": 10, "test": 15}
+    assert [note.partition("; first: ")[2] for note in task.notes] == [
+        str(tmp_path / "trainval-000.tar")
+    ]
+
+
+@pytest.mark.parametrize("pattern", ["{top}", "{top}/[._tv]*"])
+def test_hidden_tars_are_skipped_and_suffixes_may_be_capitals(tmp_path: Path, pattern: str) -> None:
+    shards(tmp_path, 1)
+    (tmp_path / "test-000.tar").rename(tmp_path / "test-000.TAR")
+    (tmp_path / "__MACOSX").mkdir()
+    for name in ("._train-000.tar", ".x.tar", "__MACOSX/train-000.tar"):
+        (tmp_path / name).write_bytes(b"not a tar")
+    task = open_task(f"wds:{pattern.format(top=tmp_path)}")
+    assert dict(task.sizes) == {"train": 25, "validation": 10, "test": 15}
 
 
 # Masks.

@@ -13,10 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from learngene_zoo.errors import BadData
-from learngene_zoo.tasks.catalogue import open_task
+from learngene_zoo.errors import BadData, WrongCall
+from learngene_zoo.tasks.catalogue import KIND_OF, open_task
 from learngene_zoo.tasks.tables import name_splits
 from learngene_zoo.tasks.task import stamp_task
+from learngene_zoo.tasks.unlabelled.plain import open_plain_parquet
 
 
 @pytest.fixture(autouse=True)
@@ -79,6 +80,55 @@ def test_the_exact_name_of_a_split_comes_first(order: int) -> None:
     tables = {"train": 1, "trainval": 2, "test": 3, "eval": 4}
     named = name_splits(dict(list(tables.items())[::order]))
     assert (named["train"], named["test"]) == (1, 3)
+
+
+def test_files_with_the_exact_name_of_a_split_come_first(tmp_path: Path) -> None:
+    for word, rows in (("train", 20), ("trainval", 30), ("testing", 6), ("val", 4)):
+        write(tmp_path / f"{word}-00000.parquet", pa.array([0, 1] * (rows // 2)))
+    note = (
+        "1 file left out, because other files have the exact name of the same split; first: "
+        f"{tmp_path / 'trainval-00000.parquet'}"
+    )
+    task = open_task(f"parquet:{tmp_path}")
+    assert dict(task.sizes) == {"train": 20, "validation": 4, "test": 6}
+    assert task.notes == (note,)
+    plain = open_plain_parquet(str(tmp_path), True)
+    assert (sum(plain.sizes.values()), plain.notes) == (20, (note,))
+
+
+def hide(visible: Path) -> None:
+    """Add hidden files, as macOS writes them, beside a file and in folders."""
+    for path in (f"._{visible.name}", f".cache/{visible.name}", f"__MACOSX/{visible.name}"):
+        file = visible.parent / path
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(b"\0\5\x16\7 not data")
+
+
+def test_hidden_tables_are_skipped(tmp_path: Path) -> None:
+    hide(write(tmp_path / ".data" / "train.parquet", pa.array(TWENTY)))
+    assert sum(open_task(f"parquet:{tmp_path / '.data'}").sizes.values()) == 20
+    texts = tmp_path / "texts" / "train.csv"
+    texts.parent.mkdir()
+    texts.write_text("text,label\n" + "".join(f"text {n},{n % 2}\n" for n in range(20)))
+    hide(texts)
+    assert sum(open_task(f"csv:{texts.parent}").sizes.values()) == 20
+
+
+@pytest.mark.parametrize("suffix", [".PARQUET", ".CSV", ".TSV", ".JSONL", ".NdJson"])
+def test_suffixes_in_upper_case_are_read(tmp_path: Path, suffix: str) -> None:
+    kind = KIND_OF[suffix.lower()]
+    file = tmp_path / f"train{suffix}"
+    if kind == "parquet":
+        write(file, pa.array(TWENTY))
+    elif kind == "csv":
+        rows = ["text,label", *(f"text {n},{n % 2}" for n in range(20))]
+        file.write_text("\n".join(rows).replace(",", "\t" if suffix == ".TSV" else ","))
+    else:
+        file.write_text("".join(f'{{"text": "text {n}", "label": {n % 2}}}\n' for n in range(20)))
+    for path in (file, tmp_path):
+        assert sum(open_task(f"{kind}:{path}").sizes.values()) == 20
+    with pytest.raises(WrongCall, match=f"did you mean {kind}:"):
+        open_task(str(file))
 
 
 @pytest.mark.parametrize("kind", LABELS)

@@ -267,6 +267,23 @@ def test_rows_are_named_by_their_lines(tmp_path: Path) -> None:
         open_task(f"jsonl:{path}")
 
 
+@pytest.mark.parametrize("quote", ["", '"'])
+def test_a_label_of_many_digits_is_refused_in_one_line(tmp_path: Path, quote: str) -> None:
+    labels = [quote + ("9" * 5000 if n % 2 else "1") + quote for n in range(20)]
+    rows = [f'{{"text": "text {n}", "label": {label}}}' for n, label in enumerate(labels)]
+    (tmp_path / "a.jsonl").write_text("\n".join(rows))
+    words = (
+        "'99999.* has 5,000 characters; expected at most 500"
+        if quote
+        else r"line 2 is not JSON .*4300 digits"
+    )
+    with pytest.raises(BadData, match=words):
+        open_task(f"jsonl:{tmp_path / 'a.jsonl'}")
+    (tmp_path / "a.csv").write_text("\n".join(["text,label", *(f"a,{label}" for label in labels)]))
+    with pytest.raises(BadData, match=r"'99999.* has 5,000 characters; expected at most 500"):
+        open_task(f"csv:{tmp_path / 'a.csv'}")
+
+
 def test_other_encodings_are_named(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_bytes("text,label\nthé,0\n".encode("latin-1"))
@@ -276,6 +293,10 @@ def test_other_encodings_are_named(tmp_path: Path) -> None:
     (folder / "neg" / "0.txt").write_bytes("thé".encode("utf-16"))
     with pytest.raises(BadData, match=r"neg/0\.txt is not text in UTF-8"):
         open_task(f"folder:{folder}")
+    for order, kind in (("le", "csv"), ("be", "jsonl")):
+        path.write_bytes("\ufefftext,label\nthé,0\n".encode(f"utf-16-{order}"))
+        with pytest.raises(BadData, match=r"a\.csv is not text in UTF-8 but in UTF-16.*-f utf-16"):
+            open_task(f"{kind}:{path}")
     path.write_bytes(b"\xef\xbb\xbf" + write_csv(tmp_path / "b.csv").read_bytes())
     assert open_task(f"csv:{path}").classes == 2, "a byte order mark is no part of a column's name"
 

@@ -16,7 +16,7 @@ import pytest
 from standin import StandIn
 
 from learngene_zoo.errors import Unavailable
-from learngene_zoo.hub.client import Repository, fetch_from_hub
+from learngene_zoo.hub.client import Repository, fetch_from_hub, parse_repository
 from learngene_zoo.hub.manifest import FileRecord, manifest_of
 from learngene_zoo.ownership import MARKER
 from learngene_zoo.pretrained.ancestry import open_ancestry
@@ -132,6 +132,26 @@ def test_a_file_that_decays_in_the_cache_is_replaced(
     assert (
         1 <= len([request for request in result.requests if request.method == "GET"]) <= 2
     )  # it, and the Hub's list
+
+
+@pytest.mark.parametrize("file", ["config.json", "model.safetensors"])
+def test_a_cached_file_without_links_is_checked_by_the_list_of_its_commit(
+    file: str, hub: StandIn, published: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from huggingface_hub import constants, snapshot_download
+
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_SYMLINKS", True)
+    repository = parse_repository(f"{NAME}@{hub.repos[NAME].head}")
+    path = fetch_from_hub(repository, file, offline=False).path
+    assert not path.is_symlink()
+    path.write_bytes(b"x")
+    assert fetch_from_hub(repository, file, offline=True).path == path, "no checksum is known"
+    snapshot_download(NAME, revision=repository.revision)
+    with pytest.raises(Unavailable, match=f"{file} of .* was damaged in the cache and is removed"):
+        fetch_from_hub(repository, file, offline=True)
+    assert not path.exists()
+    assert fetch_from_hub(repository, file, offline=False).path == path
+    assert path.read_bytes() == published[file]
 
 
 def test_a_blob_of_two_revisions_is_evicted_from_both(

@@ -16,6 +16,7 @@ import pytest
 import yaml
 from standin import TOKEN, StandIn
 
+from learngene_zoo.publishing.publication import _files, machine_paths
 from learngene_zoo.publishing.publish import _lacks_xet
 
 Lgzoo = Callable[..., SimpleNamespace]  # what the fixture `lgzoo` is
@@ -414,6 +415,48 @@ def test_a_public_repository_is_not_called_private(
     assert hub.repos[NAME].private
     hub.repos[NAME].private = False
     assert "exists and is public" in lgzoo("publish", made.other, NAME, "--private").error
+
+
+PATHS: dict[str, list[str]] = {
+    "folder:photos/cats": ["folder:photos/cats"],
+    "wds:data/{000..009}.tar": ["wds:data/{000..009}.tar"],
+    "csv:/home/x/a.csv:label=y": ["csv:/home/x/a.csv:label=y"],
+    "folder:/home/x/my photos": ["folder:/home/x/my photos"],
+    "/home/x/model": ["/home/x/model"],
+    "lgzoo extract tleg --task 'folder:my photos' -o ~/out --teacher=/home/x/vit": [
+        "folder:my photos",
+        "~/out",
+        "/home/x/vit",
+    ],
+    'trained on "/home/x/my photos" (see /tmp/log.txt), C:\\photos and jsonl:a.jsonl.': [
+        "/home/x/my photos",
+        "/tmp/log.txt",
+        "C:\\photos",
+        "jsonl:a.jsonl",
+    ],
+    "hf:org/name:csv@main and hf-hub:org/name/three, timm:vit_tiny": [],
+    "from https://example.org/a/b?c=/d and wds:https://example.org/{0..9}.tar": [],
+    "image/png, 3 / 4 and 1/sqrt(n) of the images, train/test": [],
+    "n01440764/7 and HIT-1/A": [],
+}
+
+
+@pytest.mark.parametrize("text", PATHS)
+def test_paths_of_this_machine_are_found_in_texts(text: str) -> None:
+    assert machine_paths({"card": [{"command": text}]}) == PATHS[text]
+    assert machine_paths({"metrics": {text: 0.5}}) == PATHS[text]
+
+
+def test_the_files_of_a_tokenizer_are_published_with_a_model_of_texts_only(
+    lgzoo: Lgzoo, made: SimpleNamespace, tmp_path: Path
+) -> None:
+    for name in ("vocab.txt", "tokenizer.json"):
+        folder = copy(made.three, tmp_path / name)
+        (folder / name).write_text("{}")
+        result = lgzoo("publish", folder, NAME)
+        assert (result.code, result.requests) == (1, [])
+        assert f"{name} is not part of an artifact" in result.error
+        assert name in _files(folder, "", "", is_of_texts=True)
 
 
 @pytest.mark.parametrize("name", ["weights.bin", "notes.txt", ".secret", "link.png", "folder.onnx"])

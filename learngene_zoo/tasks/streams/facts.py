@@ -17,7 +17,7 @@ from typing import Any
 from learngene_zoo.atomic import new_file
 from learngene_zoo.errors import BadData, WrongCall, ZooError
 from learngene_zoo.storage import parse_json
-from learngene_zoo.tasks.splits import check_train_classes, photo_task
+from learngene_zoo.tasks.splits import photo_task
 from learngene_zoo.tasks.streams.order import (
     complete_streams,
     list_missing_splits,
@@ -54,15 +54,6 @@ def load_facts(kind: str, stamps: Sequence[str], find: Callable[[], Facts]) -> F
 def cache_folder() -> Path:
     """Return the folder of cached facts about data."""
     return Path(os.path.expanduser(os.environ.get(VARIABLE) or "~/.cache/learngene_zoo"))
-
-
-def sort_classes(name: str, labels: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """Return the labels of the training images, sorted by number if all are numbers, else by name.
-
-    Raises `BadData` if another split has further labels.
-    """
-    train = check_train_classes(name, labels)
-    return tuple(sorted(train, key=int if all(map(str.isdecimal, train)) else None))
 
 
 def make_stream_task(

@@ -19,13 +19,12 @@ from learngene_zoo.tasks.hub_data import (
     translate_errors,
 )
 from learngene_zoo.tasks.images import make_stored_image
-from learngene_zoo.tasks.labels import find_split_column, read_label, read_split
+from learngene_zoo.tasks.labels import find_split_column, list_classes, read_label, read_split
 from learngene_zoo.tasks.streams.facts import (
     FACTS,
     Facts,
     load_facts,
     make_stream_task,
-    sort_classes,
 )
 from learngene_zoo.tasks.streams.tally import Tally, check_trained, divide_stream, note_untested
 from learngene_zoo.tasks.tables import (
@@ -107,7 +106,7 @@ def open_hub_stream(reference: str, offline: bool) -> Task:
         check_column(table.features, image, f"{name} {split}")
     class_names = read_listed_classes(tables, label, name)
     facts = _count_rows(reference, source.commit, label, tables)
-    classes = class_names or sort_classes(name, facts["labels"])
+    classes = class_names or list_classes(name, facts["labels"])
     numbers = {str(index) if class_names else text: index for index, text in enumerate(classes)}
     streams: dict[str, Stream] = {}
     for split, table in tables.items():

@@ -22,6 +22,7 @@ from urllib.request import Request, urlopen
 from learngene_zoo.errors import BadData, Unavailable, WrongCall
 from learngene_zoo.storage import parse_json
 from learngene_zoo.tasks.layout import normalize_name
+from learngene_zoo.tasks.listing import is_hidden, list_files
 from learngene_zoo.tasks.splits import find_roles
 
 TRIES = 5
@@ -137,18 +138,21 @@ def open_file(location: str) -> BinaryIO:
 def list_tars(pattern: str) -> list[str]:
     """Return the tars that match a pattern, in order and without duplicates.
 
-    Raises `WrongCall` or `BadData`.
+    A path that exists is not expanded, so that its name may contain braces. Raises `WrongCall` or
+    `BadData`.
     """
     if pattern.startswith("pipe:") or ("://" in pattern and not is_remote(pattern)):
         raise WrongCall(
             f"wds:{pattern}: only paths and https:// addresses are opened, and no command is run"
         )
+    is_path = os.path.exists(os.path.expanduser(pattern))
     tars = [
         tar
-        for name in expand_braces(pattern)
+        for name in ([pattern] if is_path else expand_braces(pattern))
         for tar in ([name] if is_remote(name) else _list_local(name))
     ]
-    other = next((tar for tar in tars if not tar.partition("?")[0].endswith(".tar")), None)
+    others = (tar for tar in tars if not tar.partition("?")[0].lower().endswith(".tar"))
+    other = next(others, None)
     if other is not None:
         raise BadData(
             f"{other} is not a .tar; name uncompressed tars (unpack a .gz: images are compressed "
@@ -194,17 +198,27 @@ def _expand_choices(inner: str) -> Sequence[str]:
 
 
 def _list_local(name: str) -> list[str]:
+    """Return the tars that a path, folder or wildcard names, without hidden ones.
+
+    Raises `BadData` if there is no such path.
+    """
     path = Path(os.path.expanduser(name))
     if path.is_dir():
-        return sorted(str(file) for file in path.rglob("*.tar"))
+        return sorted(map(str, list_files(path, (".tar",))))
     if path.is_file():
         return [str(path)]
     if WILDCARD.search(name):
-        return sorted(glob(str(path)))
+        return sorted(file for file in glob(str(path)) if not _is_hidden_match(Path(file), path))
     raise BadData(
         f"there is no file or folder {path}; name tars, a folder of them, or a pattern with "
         f"{{000..009}}"
     )
+
+
+def _is_hidden_match(file: Path, pattern: Path) -> bool:
+    """Return whether a wildcard, and not a name that the user wrote, matches a hidden name."""
+    parts = zip(file.parts, pattern.parts, strict=True)
+    return any(is_hidden(part) and not is_hidden(written) for part, written in parts)
 
 
 # The files beside the tars.

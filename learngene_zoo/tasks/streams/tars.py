@@ -18,7 +18,7 @@ import numpy as np
 from learngene_zoo.errors import BadData, Unavailable
 from learngene_zoo.runs.progress import progress
 from learngene_zoo.storage import parse_json
-from learngene_zoo.tasks.labels import LABEL_COLUMNS, SPLIT_COLUMN, read_label
+from learngene_zoo.tasks.labels import LABEL_COLUMNS, SPLIT_COLUMN, list_classes, read_label
 from learngene_zoo.tasks.layout import normalize_name
 from learngene_zoo.tasks.listing import list_suffixes
 from learngene_zoo.tasks.splits import group_files_by_split
@@ -28,7 +28,6 @@ from learngene_zoo.tasks.streams.facts import (
     Facts,
     load_facts,
     make_stream_task,
-    sort_classes,
 )
 from learngene_zoo.tasks.streams.places import (
     is_remote,
@@ -278,7 +277,7 @@ def open_tars(pattern: str, offline: bool) -> Task:
     name, tars = f"wds:{pattern}", list_tars(pattern)
     if offline and any(map(is_remote, tars)):
         raise Unavailable(f"{name} is not available offline; download the tars and name the files")
-    splits = group_files_by_split(name, tars)
+    splits, notes = group_files_by_split(name, tars)
     first = _read_first_sample(name, splits["train"])
     masks = first.labelled_by == MASK
     names, counts = read_class_names(splits["train"][0]), _read_counts(splits)
@@ -295,16 +294,15 @@ def open_tars(pattern: str, offline: bool) -> Task:
                 f"{name} holds masks and no list of classes; put a classes.txt beside the tars, "
                 "one class per line"
             )
-        names = names or sort_classes(name, facts["labels"])
+        names = names or list_classes(name, facts["labels"])
     numbers = None if masks else _number_labels(names)
     streams: dict[str, Stream] = {
         split: Tars(tuple(paths), tuple(counts[tar] for tar in paths), numbers)
         for split, paths in splits.items()
     }
-    notes: list[str] = []
     if facts is not None:
         streams = divide_stream(streams, facts)
-        notes += note_untested(facts, names, numbers or {})
+        notes = (*notes, *note_untested(facts, names, numbers or {}))
     stamp = FileStamp(name_tars(splits), partial(_list_facts, names, tuple(counts.items())))
     kind = "segmentation" if masks else "classification"
     task = make_stream_task(name, streams, names, notes, kind=kind, stamp=stamp)

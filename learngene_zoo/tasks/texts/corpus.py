@@ -16,6 +16,7 @@ from pathlib import Path
 from learngene_zoo.artifacts.records import TaskRecord, is_own_data
 from learngene_zoo.errors import BadData, WrongCall, explain_os_error
 from learngene_zoo.tasks.catalogue import open_task, tasks_named
+from learngene_zoo.tasks.listing import list_files
 from learngene_zoo.tasks.stamps import FileStamp
 from learngene_zoo.tasks.task import COLUMNS, Task, stamp_task
 from learngene_zoo.tasks.texts.encoding import Text
@@ -136,7 +137,7 @@ def _open_plain(reference: str) -> TextSource:
 
 
 def list_text_files(path: Path) -> list[Path]:
-    """Return a .txt file, or those of a folder at any depth, sorted.
+    """Return a .txt file, or those of a folder at any depth, sorted, without hidden ones.
 
     Raises `BadData` if there is none.
     """
@@ -146,10 +147,10 @@ def list_text_files(path: Path) -> list[Path]:
         raise BadData(f"{path} is not a {SUFFIX} file; plain texts are {SUFFIX} files in UTF-8")
     if not path.is_dir():
         raise BadData(f"there is no file or folder {path}; give a {SUFFIX} file or a folder")
-    files = [file for file in path.rglob("*") if file.suffix.lower() == SUFFIX and file.is_file()]
+    files = [file for file in list_files(path, (SUFFIX,)) if file.is_file()]
     if not files:
         raise BadData(f"there is no {SUFFIX} file in {path}; plain texts are such files")
-    return sorted(files)
+    return files
 
 
 def _read(file: Path) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 
 from learngene_zoo.errors import BadData, WrongCall, explain_os_error
 from learngene_zoo.storage import parse_json
+from learngene_zoo.tasks.splits import SplitFiles
 from learngene_zoo.tasks.tables import find_files, load_parquet, stamp_files, task_of_tables
 from learngene_zoo.tasks.task import COLUMNS, Task
 from learngene_zoo.tasks.texts.lines import Lines, LineTable, infer_features, join_lines
@@ -30,6 +31,8 @@ Table = dict[str, list[Any]]
 
 def parse_columns(reference: str) -> tuple[str, dict[str, Any]]:
     """Parse `PATH` or `PATH:text=a+b,label=c` into the path and arguments of `task_of_texts`.
+
+    A path that exists takes precedence over options, and may contain `:`, `=`, `,` and `+`.
 
     Raises `WrongCall` for a column that is named twice, and for more than two columns of texts.
     """
@@ -58,14 +61,14 @@ def open_parquet(reference: str) -> Task:
     Raises `BadData` that names the file or column which is wrong.
     """
     path, columns = parse_columns(reference)
-    tables, folders, files = load_parquet(path)
+    tables, folders, grouped = load_parquet(path)
     name = f"parquet:{reference}"
     task = (
         task_of_texts(name, tables, **columns)
         if columns or holds_texts(tables)
         else task_of_tables(name, tables, folders=folders)
     )
-    return stamp_files(task, files)
+    return stamp_files(task, grouped)
 
 
 def open_rows(kind: str, reference: str) -> Task:
@@ -74,20 +77,20 @@ def open_rows(kind: str, reference: str) -> Task:
     Raises `BadData` that names the file, row or column which is wrong.
     """
     path, columns = parse_columns(reference)
-    tables, files = read_tables(kind, path)
-    return stamp_files(task_of_texts(f"{kind}:{reference}", tables, **columns), files)
+    tables, grouped = read_tables(kind, path)
+    return stamp_files(task_of_texts(f"{kind}:{reference}", tables, **columns), grouped)
 
 
-def read_tables(kind: str, path: str) -> tuple[dict[str, Any], dict[str, list[str]]]:
+def read_tables(kind: str, path: str) -> tuple[dict[str, Any], SplitFiles]:
     """Return the tables of CSV or JSONL files, and the files, by split."""
-    files = find_files(Path(os.path.expanduser(path)), SUFFIXES[kind])
+    grouped = find_files(Path(os.path.expanduser(path)), SUFFIXES[kind])
     tables = {}
-    for split, names in files.items():
+    for split, names in grouped.files.items():
         read = [READERS[kind](name) for name in names]
         columns = _join([columns for columns, _ in read], names)
         lines = join_lines(names, [numbers for _, numbers in read])
         tables[split] = _make_table(columns, lines)
-    return tables, files
+    return tables, grouped
 
 
 def _make_table(columns: Table, lines: Lines) -> LineTable:
@@ -115,7 +118,7 @@ def read_csv(path: str) -> tuple[Table, list[int]]:
 
     Raises `BadData` for a file that is not a table in UTF-8.
     """
-    text, separator = _read(path), "\t" if path.endswith(".tsv") else ","
+    text, separator = _read(path), "\t" if path.lower().endswith(".tsv") else ","
     _check_separator(path, text, separator)
     try:
         rows = _split_rows(text, separator, strict=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -48,6 +49,11 @@ def decode_text(data: bytes, where: str) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
+        if data.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
+            raise BadData(
+                f"{where} is not text in UTF-8 but in UTF-16, by its byte order mark; save it as "
+                "UTF-8, for example: iconv -f utf-16 -t utf-8"
+            ) from None
         raise BadData(
             f"{where} is not text in UTF-8 (byte {error.start}); convert it, for example: iconv -f "
             "latin1 -t utf-8"

@@ -84,9 +84,10 @@ def open_plain_parquet(path: str, offline: bool) -> Task:
     Raises `BadData` for files that cannot be read, or without a column of images.
     """
     name = f"parquet:{path}"
-    tables, folders, files = load_parquet(path)
-    stamp = FileStamp(name_files(files), _list_no_facts)
-    return _make_task(name, _read_rows(name, tables, folders), stamp=stamp)
+    tables, folders, grouped = load_parquet(path)
+    stamp = FileStamp(name_files(grouped.files), _list_no_facts)
+    rows = _read_rows(name, tables, folders)
+    return _make_task(name, rows, stamp=stamp, notes=grouped.notes)
 
 
 def open_plain_hub(reference: str, offline: bool) -> Task:
@@ -108,7 +109,8 @@ def open_plain_tars(pattern: str, offline: bool) -> Task:
     name, tars = f"wds:{pattern}", list_tars(pattern)
     if offline and any(map(is_remote, tars)):
         raise Unavailable(f"{name} is not available offline; download the tars and name the files")
-    train = {"train": group_files_by_split(name, tars)["train"]}
+    grouped = group_files_by_split(name, tars)
+    train = {"train": grouped.files["train"]}
     counts = tuple(_count_images(name, train["train"])["counts"])
     stream = PlainTars(tuple(train["train"]), counts, None)
     streams: dict[str, Stream] = {
@@ -121,6 +123,7 @@ def open_plain_tars(pattern: str, offline: bool) -> Task:
         "open_split": partial(refuse_split, name),
         "open_stream": streams.__getitem__,
         "stamp": stamp,
+        "notes": grouped.notes,
     }
     return photo_task(name, CLASS_NAMES, {}, fields)
 
@@ -131,11 +134,11 @@ def open_plain_rows(kind: str, reference: str, offline: bool) -> Task:
     Raises `BadData` for files that cannot be read, or without a column of texts.
     """
     path, named = parse_columns(reference)
-    name, (tables, files) = f"{kind}:{reference}", read_tables(kind, path)
+    name, (tables, grouped) = f"{kind}:{reference}", read_tables(kind, path)
     table = select_known_splits(name, tables, {})["train"]
     columns = named.get("texts") or find_text_columns(table.features, None, name)
     rows = read_rows(table, check_text_columns(table.features, columns, name), f"{name} train")
-    return stamp_files(text_task(name, CLASS_NAMES, _cut_texts(rows), {}), files)
+    return stamp_files(text_task(name, CLASS_NAMES, _cut_texts(rows), {}), grouped)
 
 
 def _open_text_files(name: str, top: Path, paths: Sequence[str]) -> Task:
