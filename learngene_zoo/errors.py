@@ -53,6 +53,10 @@ class Exists(Refused):
         self.path = str(path)
 
 
+# A note of any exception, interrupts included, that ends a run of which results are kept.
+CAN_RESUME = "what was computed is kept; the same call with Run(resume=True) continues"
+
+
 class Unavailable(ZooError):
     """Something outside this program that is missing: a download, a package, disk space."""
 

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from learngene_zoo.errors import (
+    CAN_RESUME,
     MIN_LETTERS,
     OUT_OF_MEMORY,
     TOO_MANY_FILES,
@@ -382,8 +383,8 @@ def run_guarded(call: Callable[[list[str]], object], arguments: Sequence[str]) -
                 _check_current_folder()
             code = call(words)
             return code if isinstance(code, int) else 0
-        except (click.Abort, KeyboardInterrupt):
-            return _report_interrupt(words)
+        except (click.Abort, KeyboardInterrupt) as error:
+            return _report_interrupt(words, error)
         except NoCommand:
             click.echo(FIRST_PAGE, err=True)
             return click.UsageError.exit_code
@@ -392,7 +393,7 @@ def run_guarded(call: Callable[[list[str]], object], arguments: Sequence[str]) -
             return error.exit_code
         except Exception as error:  # any error becomes one line
             if interrupts:  # a library that was being imported replaced KeyboardInterrupt
-                return _report_interrupt(words)
+                return _report_interrupt(words, error)
             if debug:
                 import traceback
 
@@ -437,15 +438,16 @@ def _interrupts() -> Iterator[list[int]]:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _report_interrupt(words: Sequence[str]) -> int:
+def _report_interrupt(words: Sequence[str], error: BaseException) -> int:
     """Print how to continue after Ctrl-C, and return the exit code."""
     sys.unraisablehook = lambda unraisable: None
-    continues = "; --resume continues" if any(word in RESUMABLE for word in words[:1]) else ""
-    continues = (
-        "; the same command continues"
-        if any(word in REPEATABLE for word in words[:1])
-        else continues
-    )
+    notes = [*getattr(error, "__notes__", ()), *getattr(error.__cause__, "__notes__", ())]
+    continues = ""
+    if any(word in REPEATABLE for word in words[:1]):
+        continues = "; the same command continues"
+    elif any(word in RESUMABLE for word in words[:1]):
+        can_resume = CAN_RESUME in notes or "--resume" in words
+        continues = "; --resume continues" if can_resume else "; nothing was saved yet"
     click.echo(f"interrupted{continues}", err=True)
     return INTERRUPTED
 

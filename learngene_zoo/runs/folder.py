@@ -34,7 +34,7 @@ from learngene_zoo.atomic import (
     resolve_path,
     show_path,
 )
-from learngene_zoo.errors import BadFile, Refused, Unavailable
+from learngene_zoo.errors import CAN_RESUME, BadFile, Refused, Unavailable
 from learngene_zoo.ownership import MARKER, is_workspace, mark_workspace, remove_marked
 from learngene_zoo.runs.cache import KEPT, NOTE
 from learngene_zoo.runs.progress import print_note
@@ -123,10 +123,12 @@ def produce(
         except BaseException as error:
             if folder.is_dir() and not has_results(folder):
                 clear(folder)
-            elif isinstance(error, Unavailable):
+                raise
+            if isinstance(error, Unavailable):
                 raise Unavailable(
                     f"{error}; what was computed is in {show_path(folder)}: go on with --resume"
                 ) from error
+            error.add_note(CAN_RESUME)
             raise
         finish(folder)
         return artifact

@@ -12,9 +12,13 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
-from learngene_zoo.cli.main import run_guarded
-from learngene_zoo.errors import BadFile, Exists, WrongCall
+from learngene_zoo.artifacts.descendant import assemble
+from learngene_zoo.cli.main import main, run_guarded
+from learngene_zoo.errors import CAN_RESUME, BadFile, Exists, WrongCall
+from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.training import tuning
 
 
 def outcome(
@@ -121,12 +125,36 @@ def test_a_place_that_is_taken_comes_with_the_command_that_writes_beside_it(
 def test_an_interrupt_says_how_to_go_on(
     interrupt: BaseException, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert outcome(interrupt, capsys, ["finetune"]) == (130, "interrupted; --resume continues\n")
+    nothing, kept = "interrupted; nothing was saved yet\n", "interrupted; --resume continues\n"
+    assert outcome(interrupt, capsys, ["finetune"]) == (130, nothing)
+    assert outcome(interrupt, capsys, ["finetune", "--resume"]) == (130, kept)
     assert outcome(interrupt, capsys, ["list"]) == (130, "interrupted\n")
     assert outcome(interrupt, capsys, ["bench"]) == (
         130,
         "interrupted; the same command continues\n",
     )
+    interrupt.add_note(CAN_RESUME)
+    assert outcome(interrupt, capsys, ["finetune"]) == (130, kept)
+
+
+@pytest.mark.parametrize(
+    ("step", "end"),
+    [("prepare_training", "nothing was saved yet"), ("judge", "--resume continues")],
+)
+def test_an_interrupt_offers_to_resume_only_what_was_saved(
+    step: str, end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.chdir(tmp_path)
+    spec = ViTSpec(layers=1, width=8, heads=2, image_size=16, patch_size=8)
+    assemble(spec, {}, seed=0).save(Path("model"))
+    monkeypatch.setattr(tuning, step, interrupt)
+    brief = "--epochs 1 --images 16 --batch-size 8 --threads 1 -q"
+    result = CliRunner().invoke(main, f"finetune model --task digits {brief}".split())
+    assert (result.exit_code, result.stderr.split("\n")[-2]) == (130, f"interrupted; {end}")
+    assert Path("finetuned.run").is_dir() == (end == "--resume continues")
 
 
 def test_an_interrupt_that_a_library_turns_into_an_error_is_still_one(
@@ -190,7 +218,7 @@ def test_ctrl_c_while_libraries_are_imported(tmp_path: Path) -> None:
             time.sleep(0.02)
         os.killpg(process.pid, signal.SIGINT)
         _, printed = process.communicate(timeout=50)
-    assert (process.returncode, printed.strip()) == (130, "interrupted; --resume continues")
+    assert (process.returncode, printed.strip()) == (130, "interrupted; nothing was saved yet")
 
 
 def test_a_reader_that_leaves_is_no_error() -> None:
