@@ -369,6 +369,8 @@ SIZES = ("layers", "depth", "width", "embed-dim", "heads")  # options of expand,
 MAX_SUGGESTED = 5  # options that begin with a typed one
 INTERRUPTED = 130  # exit code that a shell gives to a process that SIGINT ended
 MISFIT = "torchvision::"  # in the error of an import with a torchvision for another torch
+# Options of the command line by the arguments of Python that messages name.
+OPTIONS = {"Run(resume=True)": "--resume", "force=True": "--force", "out=PATH": "-o"}
 RESUMABLE = ("extract", "heal", "finetune", "shrink", "train")
 REPEATABLE = ("bench", "demo", "publish", "fetch")
 
@@ -402,7 +404,10 @@ def run_guarded(call: Callable[[list[str]], object], arguments: Sequence[str]) -
                 sys.unraisablehook = lambda unraisable: None
             line, code = describe_error(error)
             if isinstance(error, Exists):
-                line += f"; for example: {command_beside(words, error.path)}"
+                line = (
+                    f"{error.path} already exists; choose another path with -o, or replace it with "
+                    f"--force; for example: {command_beside(words, error.path)}"
+                )
             click.echo(f"error: {_one_line(line)}", err=True)
             return code
 
@@ -482,9 +487,15 @@ def _check_current_folder() -> None:
 
 
 def describe_error(error: Exception) -> tuple[str, int]:
-    """Return the message for an exception, and its exit code."""
+    """Return the message for an exception, and its exit code.
+
+    Arguments of Python that a message names are replaced by the command line's options.
+    """
     if isinstance(error, ZooError):
-        return str(error), error.exit_code
+        line = str(error)
+        for argument, option in OPTIONS.items():
+            line = line.replace(argument, option)
+        return line, error.exit_code
     if isinstance(error, click.UsageError):
         return _usage(error), error.exit_code
     if isinstance(error, click.ClickException):

@@ -471,7 +471,9 @@ def _check_apart(out: str | Path, *sources: Path | None) -> None:
     """Raise `Refused` if `out` is one of the inputs, which `force` would overwrite."""
     for source in sources:
         if source is not None and resolve_path(Path(out)) == resolve_path(source):
-            raise Refused(f"{out} is also an input of this command; choose another output with -o")
+            raise Refused(
+                f"{out} is also an input of this command; choose another output with out=PATH"
+            )
 
 
 def _check_distinct(tasks: Sequence[Task]) -> None:

@@ -16,8 +16,11 @@ from click.testing import CliRunner
 
 from learngene_zoo.artifacts.descendant import assemble
 from learngene_zoo.cli.main import main, run_guarded
-from learngene_zoo.errors import CAN_RESUME, BadFile, Exists, WrongCall
+from learngene_zoo.errors import CAN_RESUME, BadFile, Exists, Refused, WrongCall
 from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.ownership import mark_workspace
+from learngene_zoo.runs.folder import check_start
+from learngene_zoo.runs.run import Run
 from learngene_zoo.training import tuning
 
 
@@ -118,6 +121,26 @@ def test_a_place_that_is_taken_comes_with_the_command_that_writes_beside_it(
     assert text.endswith(
         "already exists; choose another path with -o, or replace it with --force; for example:"
         f" {beside}\n"
+    )
+
+
+def test_a_remedy_is_an_argument_in_python_and_an_option_in_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        str(Exists("x")) == "x already exists; choose another path, or replace it with force=True"
+    )
+    run = tmp_path / "x.run"
+    run.mkdir()
+    mark_workspace(run, "run")
+    (run / "run.json").write_text('{"finished": false}')
+    with pytest.raises(Refused) as caught:
+        check_start(tmp_path / "x", Run(), force=False)
+    assert str(caught.value).endswith(
+        "continue it with Run(resume=True) or start over with force=True"
+    )
+    assert outcome(caught.value, capsys)[1].endswith(
+        "continue it with --resume or start over with --force\n"
     )
 
 
