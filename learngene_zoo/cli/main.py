@@ -452,7 +452,7 @@ def _report_interrupt(words: Sequence[str], error: BaseException) -> int:
         continues = "; the same command continues"
     elif any(word in RESUMABLE for word in words[:1]):
         can_resume = CAN_RESUME in notes or "--resume" in words
-        continues = "; --resume continues" if can_resume else "; nothing was saved yet"
+        continues = "; --resume continues" if can_resume else "; there is nothing to resume"
     click.echo(f"interrupted{continues}", err=True)
     return INTERRUPTED
 

@@ -215,7 +215,7 @@ def _check_ours(folder: Path, resume: bool) -> None:
     if folder.exists() and not folder.is_dir():
         raise Refused(
             f"{show_path(folder)} exists and is not the folder of a run; move it, or choose "
-            "another place"
+            "another place with out=PATH"
         )
     if not folder.is_dir() or is_workspace(folder, _KIND) or (resume and _is_earlier(folder)):
         return
@@ -229,7 +229,7 @@ def _check_ours(folder: Path, resume: bool) -> None:
         raise Refused(
             f"{show_path(folder)} holds {strange[0]}, and no valid {MARKER} file that says that "
             "it is the folder of a run; "
-            "move it, or choose another place"
+            "move it, or choose another place with out=PATH"
         )
 
 
@@ -250,8 +250,8 @@ def _open(folder: Path, path: Path, plan: dict[str, Json], resume: bool, force: 
     if resume and not force and _is_delivered(record, path):
         raise Refused(
             f"{show_path(path)} is finished, and was made with other settings "
-            f"({_find_difference(record, plan)}); write the new one to another path, or "
-            "replace it with force=True"
+            f"({_find_difference(record, plan)}); write the new one to another path with out=PATH, "
+            "or replace it with force=True"
         )
     claim(path, force)
     unfinished = bool(record) and not record.get("finished") and has_results(folder)

@@ -148,7 +148,7 @@ def test_a_remedy_is_an_argument_in_python_and_an_option_in_the_command_line(
 def test_an_interrupt_says_how_to_go_on(
     interrupt: BaseException, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    nothing, kept = "interrupted; nothing was saved yet\n", "interrupted; --resume continues\n"
+    nothing, kept = "interrupted; there is nothing to resume\n", "interrupted; --resume continues\n"
     assert outcome(interrupt, capsys, ["finetune"]) == (130, nothing)
     assert outcome(interrupt, capsys, ["finetune", "--resume"]) == (130, kept)
     assert outcome(interrupt, capsys, ["list"]) == (130, "interrupted\n")
@@ -162,7 +162,7 @@ def test_an_interrupt_says_how_to_go_on(
 
 @pytest.mark.parametrize(
     ("step", "end"),
-    [("prepare_training", "nothing was saved yet"), ("judge", "--resume continues")],
+    [("prepare_training", "there is nothing to resume"), ("judge", "--resume continues")],
 )
 def test_an_interrupt_offers_to_resume_only_what_was_saved(
     step: str, end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -241,7 +241,7 @@ def test_ctrl_c_while_libraries_are_imported(tmp_path: Path) -> None:
             time.sleep(0.02)
         os.killpg(process.pid, signal.SIGINT)
         _, printed = process.communicate(timeout=50)
-    assert (process.returncode, printed.strip()) == (130, "interrupted; nothing was saved yet")
+    assert (process.returncode, printed.strip()) == (130, "interrupted; there is nothing to resume")
 
 
 def test_a_reader_that_leaves_is_no_error() -> None:
