@@ -1,4 +1,7 @@
-"""Errors that a user can cause. A message states the input, the expectation and the remedy."""
+"""Errors that a user can cause. A message states the input, the expectation and the remedy.
+
+A remedy that is an argument is named as in Python (`force=True`); the command line translates it.
+"""
 
 import errno
 import re
@@ -43,14 +46,18 @@ class Refused(ZooError):
 class Exists(Refused):
     """The path of a result exists already.
 
-    The command line adds a call that writes to another path.
+    The command line names its options instead, and a call that writes to another path.
     """
 
     def __init__(self, path: object) -> None:
         super().__init__(
-            f"{path} already exists; choose another path with -o, or replace it with --force"
+            f"{path} already exists; choose another path, or replace it with force=True"
         )
         self.path = str(path)
+
+
+# A note of any exception, interrupts included, that ends a run of which results are kept.
+CAN_RESUME = "what was computed is kept; the same call with Run(resume=True) continues"
 
 
 class Unavailable(ZooError):
@@ -71,15 +78,15 @@ class TrainingWarning(UserWarning):
 
 
 _REMEDIES = {
-    errno.ENOSPC: "the disk is full; free some space, or choose another path with -o",
-    errno.EDQUOT: "the disk quota is used up; free some space, or choose another path with -o",
+    errno.ENOSPC: "the disk is full; free some space, or choose another path",
+    errno.EDQUOT: "the disk quota is used up; free some space, or choose another path",
     errno.EFBIG: "the file would be larger than this process may write (see `ulimit -f`)",
     errno.EMFILE: "too many files are open; raise the limit with `ulimit -n`, or use fewer workers",
     errno.ENFILE: "the system has too many open files; close some programs, or use fewer workers",
     errno.ENAMETOOLONG: "the name is too long for this file system; choose a shorter one",
-    errno.EROFS: "the file system is read-only; choose another path with -o",
-    errno.EACCES: "permission denied; choose another path with -o",
-    errno.EPERM: "permission denied; choose another path with -o",
+    errno.EROFS: "the file system is read-only; choose another path",
+    errno.EACCES: "permission denied; choose another path",
+    errno.EPERM: "permission denied; choose another path",
 }
 
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from learngene_zoo.artifacts.arguments import refuse_unknown_arguments
 from learngene_zoo.artifacts.learngene import Learngene, load_learngene
@@ -223,6 +223,19 @@ def is_card(name: str) -> bool:
 def is_ours(source: str) -> bool:
     """Return whether an ancestry model's source comes with the package: `bundled`, or a card."""
     return source == BUNDLED or (is_card(source) and not Path(source).exists())
+
+
+def needs_task(task: str | None, provenance: Mapping[str, Any]) -> bool:
+    """Return whether a user has to name a task for a model.
+
+    Args:
+        task: the task that the model records.
+        provenance: of the model. The default task is used if its ancestry models all come with the
+            package.
+    """
+    records = provenance.get("ancestries") or [{}]
+    sources = [str(record.get("source", "")) for record in records]
+    return task is None and not all(map(is_ours, sources))
 
 
 def card_of(name: str) -> str | None:

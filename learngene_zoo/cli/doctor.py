@@ -85,6 +85,8 @@ def doctor(
     """Print the findings; exit with 1 if one of them is bad."""
     print_progress()
     check_tasks(task)
+    if hub and offline:
+        raise WrongCall("--hub asks the Hub, which --offline forbids; leave out one of them")
     if check_images:
         if task is None:
             raise WrongCall("--check-images needs the task with the images: add --task folder:PATH")

@@ -14,6 +14,7 @@ from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.learngene import read_config
 from learngene_zoo.artifacts.records import CONTROLS, Control
 from learngene_zoo.cli.job import (
+    choose_task,
     job_of,
     job_options,
     json_option,
@@ -172,7 +173,7 @@ def expand(
             "expanding beyond twice the original depth has not been evaluated"
         )
     where = "" if str(job.out) == "descendant" else f" {shell_word(str(job.out))}"
-    print_made(job.out, job, f"lgzoo finetune{where}{on_task(descendant.task)}")
+    print_made(job.out, job, f"lgzoo finetune{where}{on_task(choose_task(descendant))}")
 
 
 def _is_like(spec: Spec, other: Spec) -> bool:

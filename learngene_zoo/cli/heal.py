@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from learngene_zoo import lifecycle
-from learngene_zoo.cli.job import job_of, job_options, on_task, print_made, say
+from learngene_zoo.cli.job import choose_task, job_of, job_options, on_task, print_made, say
 from learngene_zoo.cli.options import (
     check_tasks,
     complete_tasks,
@@ -51,7 +51,7 @@ def heal(
     print_made(
         job.out,
         job,
-        f"lgzoo finetune{where}{on_task(task or healed.task)}",
+        f"lgzoo finetune{where}{on_task(task or choose_task(healed))}",
         **_list_facts(metrics),
     )
     if metrics.get("warning") and is_first():

@@ -13,7 +13,7 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -24,7 +24,11 @@ from learngene_zoo.settings import Bounds, Json, to_json
 from learngene_zoo.terminal import choose_columns, terminal_width, text_table, wrap_words
 from learngene_zoo.text import human_count, json_text, printable, shell_word
 
+if TYPE_CHECKING:
+    from learngene_zoo.artifacts.descendant import Descendant
+
 MAX_SEED = 2**63 - 1
+ANY_TASK = "folder:PATH"  # in a command that the user completes
 MAX_ROWS = 10  # of a table, unless --all is given
 
 
@@ -305,6 +309,15 @@ def advise(text: str, quiet: bool = False) -> None:
 def on_task(task: str | None) -> str:
     """Return ` --task TASK` for a command line that the user may copy, or "" without a task."""
     return f" --task {shell_word(task)}" if task else ""
+
+
+def choose_task(model: Descendant) -> str | None:
+    """Return the task of the next command for a model: its own, or a placeholder where that command
+    needs one.
+    """
+    from learngene_zoo.artifacts import shelf
+
+    return ANY_TASK if shelf.needs_task(model.task, model.provenance) else model.task
 
 
 def note(text: str) -> None:

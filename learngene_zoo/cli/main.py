@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from learngene_zoo.errors import (
+    CAN_RESUME,
     MIN_LETTERS,
     OUT_OF_MEMORY,
     TOO_MANY_FILES,
@@ -368,6 +369,8 @@ SIZES = ("layers", "depth", "width", "embed-dim", "heads")  # options of expand,
 MAX_SUGGESTED = 5  # options that begin with a typed one
 INTERRUPTED = 130  # exit code that a shell gives to a process that SIGINT ended
 MISFIT = "torchvision::"  # in the error of an import with a torchvision for another torch
+# Options of the command line by the arguments of Python that messages name.
+OPTIONS = {"Run(resume=True)": "--resume", "force=True": "--force", "out=PATH": "-o"}
 RESUMABLE = ("extract", "heal", "finetune", "shrink", "train")
 REPEATABLE = ("bench", "demo", "publish", "fetch")
 
@@ -382,8 +385,8 @@ def run_guarded(call: Callable[[list[str]], object], arguments: Sequence[str]) -
                 _check_current_folder()
             code = call(words)
             return code if isinstance(code, int) else 0
-        except (click.Abort, KeyboardInterrupt):
-            return _report_interrupt(words)
+        except (click.Abort, KeyboardInterrupt) as error:
+            return _report_interrupt(words, error)
         except NoCommand:
             click.echo(FIRST_PAGE, err=True)
             return click.UsageError.exit_code
@@ -392,7 +395,7 @@ def run_guarded(call: Callable[[list[str]], object], arguments: Sequence[str]) -
             return error.exit_code
         except Exception as error:  # any error becomes one line
             if interrupts:  # a library that was being imported replaced KeyboardInterrupt
-                return _report_interrupt(words)
+                return _report_interrupt(words, error)
             if debug:
                 import traceback
 
@@ -401,7 +404,10 @@ def run_guarded(call: Callable[[list[str]], object], arguments: Sequence[str]) -
                 sys.unraisablehook = lambda unraisable: None
             line, code = describe_error(error)
             if isinstance(error, Exists):
-                line += f"; for example: {command_beside(words, error.path)}"
+                line = (
+                    f"{error.path} already exists; choose another path with -o, or replace it with "
+                    f"--force; for example: {command_beside(words, error.path)}"
+                )
             click.echo(f"error: {_one_line(line)}", err=True)
             return code
 
@@ -437,15 +443,16 @@ def _interrupts() -> Iterator[list[int]]:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _report_interrupt(words: Sequence[str]) -> int:
+def _report_interrupt(words: Sequence[str], error: BaseException) -> int:
     """Print how to continue after Ctrl-C, and return the exit code."""
     sys.unraisablehook = lambda unraisable: None
-    continues = "; --resume continues" if any(word in RESUMABLE for word in words[:1]) else ""
-    continues = (
-        "; the same command continues"
-        if any(word in REPEATABLE for word in words[:1])
-        else continues
-    )
+    notes = [*getattr(error, "__notes__", ()), *getattr(error.__cause__, "__notes__", ())]
+    continues = ""
+    if any(word in REPEATABLE for word in words[:1]):
+        continues = "; the same command continues"
+    elif any(word in RESUMABLE for word in words[:1]):
+        can_resume = CAN_RESUME in notes or "--resume" in words
+        continues = "; --resume continues" if can_resume else "; there is nothing to resume"
     click.echo(f"interrupted{continues}", err=True)
     return INTERRUPTED
 
@@ -480,9 +487,15 @@ def _check_current_folder() -> None:
 
 
 def describe_error(error: Exception) -> tuple[str, int]:
-    """Return the message for an exception, and its exit code."""
+    """Return the message for an exception, and its exit code.
+
+    Arguments of Python that a message names are replaced by the command line's options.
+    """
     if isinstance(error, ZooError):
-        return str(error), error.exit_code
+        line = str(error)
+        for argument, option in OPTIONS.items():
+            line = line.replace(argument, option)
+        return line, error.exit_code
     if isinstance(error, click.UsageError):
         return _usage(error), error.exit_code
     if isinstance(error, click.ClickException):

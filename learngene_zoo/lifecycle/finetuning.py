@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -38,12 +38,10 @@ from learngene_zoo.settings import (
 from learngene_zoo.tasks.task import stamp_tasks
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from learngene_zoo.artifacts.descendant import Descendant
     from learngene_zoo.pretrained.timm_model import TimmModel
-    from learngene_zoo.settings import Json
     from learngene_zoo.tasks.task import Task
+    from learngene_zoo.training.distillation import Lesson
 
 MAX_MEASURED_TEXTS = 500  # whose tokens are counted for a note
 AUTO, AUTO_SETTINGS = "auto", ("batch_size", "lr")
@@ -173,15 +171,15 @@ def finetune(
             _note_truncation(start, data)
         fresh, is_fitted = _build_start(start, data, recipe, tuning, run)
         adapt = rescale_head if is_fitted else None
-        resolved, tried = resolve_auto(fresh, data, recipe, run, automatic, adapt)
+        lesson = _open_lesson(tuning, fresh, data, run)
+        resolved, tried = resolve_auto(fresh, data, recipe, run, automatic, adapt, lesson)
         fresh = adapt(fresh, resolved.lr) if adapt else fresh
-        lesson, lessons = _lesson(tuning, fresh, data, run)
         result = tune(
             fresh, data, resolved, run, keep=tuning.keep, patience=tuning.patience, lesson=lesson
         )
         if not has_rate:
             say(run, describe_rates(start, recipe))
-        records = {"teacher": lessons, "found": tried}
+        records = {"teacher": lesson and lesson.identity, "found": tried}
         kept = {name: record for name, record in records.items() if record}
         return replace(result, provenance={**result.provenance, **kept})
 
@@ -292,26 +290,22 @@ def _find_preset(
     return presets[preset]
 
 
-def _lesson(
+def _open_lesson(
     tuning: FinetuneConfig, start: Descendant | TimmModel, data: Task, run: Run
-) -> tuple[Callable[[nn.Module, Any], nn.Module] | None, dict[str, Json]]:
-    """Return a function that adds the teacher's loss to an objective, and the teacher's record.
-
-    None and an empty record without a teacher.
-    """
-    from learngene_zoo.training.distillation import Distilled, guide, logits_loss, teacher_named
+) -> Lesson | None:
+    """Open the teacher and return the loss that it adds to an objective; None without a teacher."""
+    from learngene_zoo.training.distillation import Lesson, guide, logits_loss, teacher_named
 
     if tuning.teacher is None:
-        return None, {}
+        return None
     teacher, record = teacher_named(tuning.teacher, data, run)
-    frozen = guide(teacher, start.input_format, run)
-    imitation = logits_loss(tuning.answers, tuning.temperature)
-    weights = (1 - tuning.share, tuning.share)
     how = {"share": tuning.share, "temperature": tuning.temperature, "answers": tuning.answers}
-    return lambda objective, model: Distilled(objective, model, frozen, imitation, weights), {
-        **record,
-        **how,
-    }
+    return Lesson(
+        teacher=guide(teacher, start.input_format, run),
+        imitation=logits_loss(tuning.answers, tuning.temperature),
+        weights=(1 - tuning.share, tuning.share),
+        identity={**record, **how},
+    )
 
 
 def _named_settings(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -29,7 +30,7 @@ from learngene_zoo.artifacts.records import (
     versions,
 )
 from learngene_zoo.atomic import check_file, claim, digest_of, new_file, resolve_path
-from learngene_zoo.errors import BadPlugin, Refused, WrongCall, unknown
+from learngene_zoo.errors import BadData, BadPlugin, Refused, WrongCall, unknown
 from learngene_zoo.families.family import Convention
 from learngene_zoo.families.spec import TextSpec
 from learngene_zoo.lifecycle.training_warnings import warn
@@ -61,6 +62,7 @@ from learngene_zoo.runs.run import Run, check_has_device, is_first
 from learngene_zoo.settings import merge_synonyms, settings_of, to_json, with_settings
 from learngene_zoo.tasks.catalogue import find_entry, locate_task, open_task, say_notes, tasks_named
 from learngene_zoo.tasks.task import Entry, check_inputs, check_kind, stamp_tasks
+from learngene_zoo.text import shell_word
 
 if TYPE_CHECKING:
     from learngene_zoo.artifacts.descendant import Descendant
@@ -239,7 +241,7 @@ def extract(
         say_notes(opened_tasks, run)
         if adapted:
             say(run, adapted)
-        with report_failure(name):
+        with report_failure(name), suggest_check(dict(zip(needs, opened_tasks))):
             learngene = check_returned(extractor, Learngene, extractor(opened, data, run))
             check_learngene(name, learngene)
         learngene = replace(learngene, files=opened[0].files if opened else {})
@@ -274,6 +276,31 @@ def extract(
     for text in learngene.list_warnings():
         warn(text)
     return remember(learngene, origins, load_learngene, out) if origins else learngene
+
+
+@contextmanager
+def suggest_check(tasks: Mapping[str, Task]) -> Iterator[None]:
+    """Add to `BadData`, which names the first image that cannot be read, the command that lists all
+    such images of the user's own data.
+
+    That command needs labels.
+
+    Args:
+        tasks: the tasks whose images are read, by reference.
+    """
+    try:
+        yield
+    except BadData as error:
+        readable = [
+            reference
+            for reference, task in tasks.items()
+            if is_own_data(reference) and task.is_labelled and not task.is_text
+            if task.open_stream is None
+        ]
+        if not readable or "--check-images" in str(error):
+            raise
+        command = f"lgzoo doctor --task {shell_word(readable[0])} --check-images"
+        raise BadData(f"{error} ({command} lists all)") from error
 
 
 def expand(
@@ -471,7 +498,9 @@ def _check_apart(out: str | Path, *sources: Path | None) -> None:
     """Raise `Refused` if `out` is one of the inputs, which `force` would overwrite."""
     for source in sources:
         if source is not None and resolve_path(Path(out)) == resolve_path(source):
-            raise Refused(f"{out} is also an input of this command; choose another output with -o")
+            raise Refused(
+                f"{out} is also an input of this command; choose another output with out=PATH"
+            )
 
 
 def _check_distinct(tasks: Sequence[Task]) -> None:

@@ -182,8 +182,7 @@ def recall_origins(
 def _own_task(model: Descendant | TimmModel | ExportedModel, verb: str) -> str:
     if model.task is not None:
         return model.task
-    records = model.provenance.get("ancestries") or [{}]
-    if any(not shelf.is_ours(str(record.get("source", ""))) for record in records):
+    if shelf.needs_task(model.task, model.provenance):
         call = f"lgzoo {verb} {shell_word(str(model.folder or 'MODEL'))} --task folder:PATH"
         raise WrongCall(f"the model does not record a task to use; give the task: {call}")
     return DEFAULT_TARGET

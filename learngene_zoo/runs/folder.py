@@ -34,7 +34,7 @@ from learngene_zoo.atomic import (
     resolve_path,
     show_path,
 )
-from learngene_zoo.errors import BadFile, Refused, Unavailable
+from learngene_zoo.errors import CAN_RESUME, BadFile, Refused, Unavailable
 from learngene_zoo.ownership import MARKER, is_workspace, mark_workspace, remove_marked
 from learngene_zoo.runs.cache import KEPT, NOTE
 from learngene_zoo.runs.progress import print_note
@@ -123,10 +123,13 @@ def produce(
         except BaseException as error:
             if folder.is_dir() and not has_results(folder):
                 clear(folder)
-            elif isinstance(error, Unavailable):
+                raise
+            if isinstance(error, Unavailable):
                 raise Unavailable(
-                    f"{error}; what was computed is in {show_path(folder)}: go on with --resume"
+                    f"{error}; what was computed is in {show_path(folder)}: "
+                    "go on with Run(resume=True)"
                 ) from error
+            error.add_note(CAN_RESUME)
             raise
         finish(folder)
         return artifact
@@ -156,8 +159,8 @@ def check_start(out: str | Path | None, run: Run, force: bool) -> None:
 
 def _describe_unfinished(folder: Path) -> str:
     return (
-        f"an unfinished run is in {show_path(folder)}; continue it with --resume or start over "
-        "with --force"
+        f"an unfinished run is in {show_path(folder)}; continue it with Run(resume=True) or start "
+        "over with force=True"
     )
 
 
@@ -212,7 +215,7 @@ def _check_ours(folder: Path, resume: bool) -> None:
     if folder.exists() and not folder.is_dir():
         raise Refused(
             f"{show_path(folder)} exists and is not the folder of a run; move it, or choose "
-            "another place with -o"
+            "another place with out=PATH"
         )
     if not folder.is_dir() or is_workspace(folder, _KIND) or (resume and _is_earlier(folder)):
         return
@@ -226,7 +229,7 @@ def _check_ours(folder: Path, resume: bool) -> None:
         raise Refused(
             f"{show_path(folder)} holds {strange[0]}, and no valid {MARKER} file that says that "
             "it is the folder of a run; "
-            "move it, or choose another place with -o"
+            "move it, or choose another place with out=PATH"
         )
 
 
@@ -247,8 +250,8 @@ def _open(folder: Path, path: Path, plan: dict[str, Json], resume: bool, force: 
     if resume and not force and _is_delivered(record, path):
         raise Refused(
             f"{show_path(path)} is finished, and was made with other settings "
-            f"({_find_difference(record, plan)}); write the new one to another path with -o, or "
-            "replace it with --force"
+            f"({_find_difference(record, plan)}); write the new one to another path with out=PATH, "
+            "or replace it with force=True"
         )
     claim(path, force)
     unfinished = bool(record) and not record.get("finished") and has_results(folder)
@@ -259,7 +262,7 @@ def _open(folder: Path, path: Path, plan: dict[str, Json], resume: bool, force: 
         if changed:
             raise Refused(
                 f"the run in {show_path(folder)} was started with other settings ({changed}); "
-                "resume it with the same ones, or start over with --force"
+                "resume it with the same ones, or start over with force=True"
             )
         _check_data(record, plan, folder)
         return False
@@ -287,7 +290,7 @@ def _check_data(record: dict[str, Json], plan: dict[str, Json], folder: Path) ->
             raise Refused(
                 f"the data {name} changed since the run in {show_path(folder)} began (its files, "
                 "their contents or the labels); "
-                "restore it and resume, or start over with --force"
+                "restore it and resume, or start over with force=True"
             )
 
 

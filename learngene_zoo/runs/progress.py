@@ -252,7 +252,7 @@ def check_tracker(name: str | None, folder: Path | None) -> None:
             " --tracker"
         )
     if trackers[name].requires_logging_directory and folder is None:
-        raise WrongCall(f"the tracker {name} writes files; choose a folder for them with -o")
+        raise WrongCall(f"the tracker {name} writes files; give their folder as out")
 
 
 @contextmanager

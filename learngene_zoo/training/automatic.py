@@ -25,6 +25,7 @@ from learngene_zoo.storage import StateDict
 from learngene_zoo.tasks.loader import Batch
 from learngene_zoo.tasks.splits import ensure_validation
 from learngene_zoo.tasks.task import Task
+from learngene_zoo.training.distillation import Lesson
 from learngene_zoo.training.fit import fit
 from learngene_zoo.training.objectives import metric_for, objective_for
 
@@ -45,6 +46,7 @@ def resolve_auto(
     run: Run,
     names: Collection[str],
     adapt: Callable[[Descendant | TimmModel, float], Descendant | TimmModel] | None = None,
+    lesson: Lesson | None = None,
 ) -> tuple[Recipe, dict[str, Json]]:
     """Choose the settings in `names` and return the recipe with them, and the record of the trials.
 
@@ -61,6 +63,7 @@ def resolve_auto(
         run: the run, whose parts the trials are.
         names: the settings to choose, `batch_size` or `lr`.
         adapt: returns the model to train with a learning rate, such as `heads.rescale_head`.
+        lesson: the loss of a teacher, which the trials have as the training has.
     """
     record: dict[str, Json] = {}
     quiet = replace(run, lines=False, progress=False, tracker=None)
@@ -70,7 +73,7 @@ def resolve_auto(
             "finetune.batch_size",
             find_batch_size,
             recipe,
-            (start, task, describe_machine(run)),
+            (start, task, lesson, describe_machine(run)),
         ).record
         recipe = replace(recipe, batch_size=record_of_size["batch_size"])
         record["batch_size"] = "auto"
@@ -84,7 +87,7 @@ def resolve_auto(
                 "finetune.lr",
                 measure_rate,
                 _shorten(recipe, task, rate),
-                (adapt(start, rate) if adapt else start, task),
+                (adapt(start, rate) if adapt else start, task, lesson),
             )
             say(run, f"learning rate {rate:g}: {part.record['value']:.4f} on validation images")
             return float(part.record["value"])
@@ -123,18 +126,23 @@ def _shorten(recipe: Recipe, task: Task, rate: float) -> Recipe:
 
 
 def measure_rate(
-    recipe: Recipe, start: Descendant | TimmModel, task: Task, run: Run
+    recipe: Recipe, start: Descendant | TimmModel, task: Task, lesson: Lesson | None, run: Run
 ) -> tuple[StateDict, dict[str, Json]]:
     """Train briefly and return the result on validation images, or 0 if training diverges."""
     try:
-        metrics: Any = fit(start, task, recipe, run).provenance["metrics"]
+        metrics: Any = fit(start, task, recipe, run, lesson=lesson).provenance["metrics"]
     except TrainingFailed:
         return {}, {"value": 0.0}
     return {}, {"value": metrics[f"validation_{metric_for(task).name}"]}
 
 
 def find_batch_size(
-    recipe: Recipe, start: Descendant | TimmModel, task: Task, _machine: str, run: Run
+    recipe: Recipe,
+    start: Descendant | TimmModel,
+    task: Task,
+    lesson: Lesson | None,
+    _machine: str,
+    run: Run,
 ) -> tuple[StateDict, dict[str, Json]]:
     """Return the largest batch size of a step over all processes; on a CPU a fixed one."""
     device = open_device(run)
@@ -145,7 +153,9 @@ def find_batch_size(
     most = max(1, min(MAX_BATCH_SIZE, recipe.images or task.sizes["train"]) // world())
     size = min(
         gather_values(
-            find_largest(lambda images: _fits(images, start, task, recipe, run, device), most)
+            find_largest(
+                lambda images: _fits(images, start, task, recipe, lesson, run, device), most
+            )
         )
     )
     global_size = size * world()
@@ -173,12 +183,16 @@ def _fits(
     start: Descendant | TimmModel,
     task: Task,
     recipe: Recipe,
+    lesson: Lesson | None,
     run: Run,
     device: torch.device,
 ) -> bool:
     """Return whether a training step with this many images leaves a tenth of the memory free."""
     model: Any = start.model()
-    objective = objective_for(task, model, recipe, 0).to(device).train()
+    objective = objective_for(task, model, recipe, 0)
+    if lesson is not None:
+        objective = lesson(objective, model)
+    objective.to(device).train()
     optimizer = torch.optim.AdamW(objective.parameters(), lr=0.0)
     kind = torch.float16 if run.precision == "fp16" else torch.bfloat16
     pictures = example_inputs(start.input_format, images, device)

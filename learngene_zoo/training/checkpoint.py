@@ -95,8 +95,8 @@ def newest(folder: Path, training: Mapping[str, Json]) -> Checkpoint | None:
         if dict(checkpoint.training) != dict(training):
             raise Refused(
                 f"{path} belongs to another training ({_name_parameters(checkpoint.training)}) than"
-                f" this one ({_name_parameters(training)}); start over without --resume, or use a"
-                " separate part for each training"
+                f" this one ({_name_parameters(training)}); start over without"
+                " Run(resume=True), or use a separate part for each training"
             )
         return checkpoint
     return None
@@ -202,7 +202,7 @@ class TrainingState:
                 if parameter is None or tensor.shape != shape or not tensor.is_floating_point():
                     raise Refused(
                         f"the checkpoint is not of the model being trained: {moment} of {name} does"
-                        " not fit; start over without --resume"
+                        " not fit; start over without Run(resume=True)"
                     )
                 self.optimizer.state[parameter][moment] = tensor.to(parameter.device)
 
@@ -217,7 +217,7 @@ class TrainingState:
         except RuntimeError as error:
             raise Refused(
                 f"the checkpoint is not of the model being trained: {error}; start over without"
-                " --resume"
+                " Run(resume=True)"
             ) from error
 
     def _list_trained(self) -> dict[str, nn.Parameter]:

@@ -200,6 +200,27 @@ class Distilled(nn.Module):
         }
 
 
+@dataclass(frozen=True, kw_only=True)
+class Lesson:
+    """Adds the loss of a teacher's logits to the objective of a task.
+
+    Args:
+        teacher: maps a batch to the teacher's features.
+        imitation: compares the logits of both.
+        weights: factors of the losses of the objective and of the imitation.
+        identity: the teacher and the settings, as JSON.
+    """
+
+    teacher: Callable[[Any], Features]
+    imitation: FeatureLoss
+    weights: tuple[float, float]
+    identity: Mapping[str, Any]
+
+    def __call__(self, objective: nn.Module, student: Model) -> Distilled:
+        """Return an objective with both losses for the student that `objective` contains."""
+        return Distilled(objective, student, self.teacher, self.imitation, self.weights)
+
+
 @contextmanager
 def record_features(model: Model, blocks: Collection[int] = ()) -> Iterator[Features]:
     """Record the logits and the outputs of `blocks` while `model` runs in this context."""

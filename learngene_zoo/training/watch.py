@@ -216,7 +216,8 @@ class Watch:
                 self._restore_line(line)
         except (KeyError, TypeError, ValueError) as error:
             raise BadFile(
-                f"{path} does not say what was trained; start again without --resume, with --force"
+                f"{path} does not say what was trained; start again without Run(resume=True), with "
+                "force=True"
             ) from error
         chosen = choose_epoch(self.history, self.images)
         if chosen is not None and chosen.epoch and self.keep == "best":

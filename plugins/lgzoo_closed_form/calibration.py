@@ -55,7 +55,8 @@ class Calibration:
     ] = 32
     class_weight: Annotated[
         float,
-        "weight of the class token (the first prefix token) in every sum of squares",
+        "weight of the class token (the first prefix token) in every sum of squares; refused for "
+        "models without one, and of texts, whose tokens have equal weights",
         Bounds(above=0),
     ] = 4.0
     ridge: Annotated[
@@ -67,6 +68,20 @@ class Calibration:
 
     def __post_init__(self) -> None:
         check_bounds(self)
+
+    def check_class_weight(self, spec: Spec) -> None:
+        """Raise `WrongCall` for a weight that has no effect on a model of this shape."""
+        if self.class_weight == Calibration.class_weight:
+            return
+        if isinstance(spec, TextSpec):
+            reason = "all tokens of texts have the same weight"
+        elif not spec.prefix_tokens:
+            reason = "the ancestry model has no class token"
+        else:
+            return
+        raise WrongCall(
+            f"class_weight is {self.class_weight:g}, but {reason}; leave out --class-weight"
+        )
 
     def find_penalty(self, spec: Spec) -> float:
         """Return the relative penalty for a model of this shape.

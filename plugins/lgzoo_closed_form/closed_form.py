@@ -107,7 +107,7 @@ class ClosedFormExtractor(Extractor):
     def outline(self, ancestries: Sequence[Spec]) -> LearngeneConfig:
         """Return the config with the ancestry model's shape."""
         spec = ancestries[0]
-        check_solvable(spec)
+        check_solvable(spec, self.each)
         details = ClosedFormDetails(calibration=self.each, stored=self.store)
         return LearngeneConfig(spec=spec).with_details(details)
 

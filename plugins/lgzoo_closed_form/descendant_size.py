@@ -31,6 +31,7 @@ from lgzoo_closed_form.limits import (
 
 if TYPE_CHECKING:
     from learngene_zoo.plugin import Spec
+    from lgzoo_closed_form.calibration import Calibration
 
 Costs = Sequence[Sequence[float]]  # C[i][j - i] for j >= i
 MAX_COST = 0.1  # of a cut that is chosen without being asked for
@@ -226,8 +227,11 @@ def _read_runs(cuts: Sequence[Sequence[int]], layers: int) -> tuple[int, ...]:
     return runs
 
 
-def check_solvable(spec: Spec) -> None:
-    """Raise `WrongCall` for a model whose layers cannot be solved one after the other."""
+def check_solvable(spec: Spec, calibration: Calibration) -> None:
+    """Raise `WrongCall` for a model whose layers cannot be solved one after the other, and for
+    settings of the calibration that it has no use for.
+    """
+    calibration.check_class_weight(spec)
     names = {
         "stitched": "blocks of several widths",
         "post_norm": "norms after attention and MLP",

@@ -129,10 +129,22 @@ def check_narrow_heads(ancestry: Spec, *, is_nested: bool) -> None:
         )
 
 
+def list_rotary_features(spec: Spec) -> list[str]:
+    """Return why heads keep their channels in a model of a family with rotary positions.
+
+    Empty for a model of another family.
+    """
+    if not spec.supports_rotary:
+        return []
+    if getattr(spec, "rotary", False):
+        return ["rotary positions, which turn pairs of channels"]
+    return [f"attention of the family {spec.family!r}, which is not implemented for narrower heads"]
+
+
 def list_fixed_head_features(spec: Spec) -> list[str]:
     """Return features of a model whose heads have to keep their channels."""
     features = {
-        "rotary positions, which turn pairs of channels": spec.supports_rotary,
+        **dict.fromkeys(list_rotary_features(spec), True),
         "norms of queries and keys": getattr(spec, "qk_norm", False),
         "heads narrower than its width": spec.heads_width != spec.width,
     }

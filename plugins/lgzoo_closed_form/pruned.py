@@ -19,6 +19,7 @@ from lgzoo_closed_form.calibration import (
     open_calibration_task,
     sample_pictures,
 )
+from lgzoo_closed_form.limits import list_rotary_features
 from lgzoo_closed_form.sizes import (
     Counts,
     count_by_block,
@@ -70,13 +71,16 @@ _UNPRUNED = {
 }
 
 
-def check_prunable(spec: Spec, method: str) -> None:
+def check_prunable(spec: Spec, method: str, calibration: Calibration | None = None) -> None:
     """Raise `WrongCall` for a model whose heads or hidden neurons more than its layers read.
 
     Args:
         spec: the ancestry model's shape.
         method: its name, for the message.
+        calibration: settings of the extraction, if it has any.
     """
+    if calibration is not None:
+        calibration.check_class_weight(spec)
     for name, words in _UNPRUNED.items():
         if getattr(spec, name, False):
             raise WrongCall(
@@ -196,8 +200,8 @@ def check_head_dim(spec: Spec, head_dim: int | None, *, is_compensated: bool = T
         return
     for words in list_fixed_head_features(spec):
         raise WrongCall(
-            f"the heads of models with {words} keep all their channels; leave out --head-dim, "
-            "and name --heads or --keep"
+            f"the ancestry model has {words}, so its heads keep all their channels; leave out "
+            "--head-dim, and name --heads or --keep"
         )
     if not is_compensated:
         raise WrongCall("head_dim needs images; leave out --no-compensate, or leave out --head-dim")
@@ -205,11 +209,8 @@ def check_head_dim(spec: Spec, head_dim: int | None, *, is_compensated: bool = T
 
 def list_fixed_head_features(spec: Spec) -> list[str]:
     """Return features of a model whose heads keep all their channels."""
-    features = {
-        "norms of queries and keys": getattr(spec, "qk_norm", False),
-        "rotary positions, which turn pairs of channels,": spec.supports_rotary,
-    }
-    return [words for words in features if features[words]]
+    norms = ["norms of queries and keys"] if getattr(spec, "qk_norm", False) else []
+    return [*norms, *list_rotary_features(spec)]
 
 
 def derive_selected_spec(

@@ -120,7 +120,7 @@ class PruningExtractor(Extractor):
 
     def outline(self, ancestries: Sequence[Spec]) -> LearngeneConfig:
         """Return the config with the ancestry model's shape."""
-        check_prunable(ancestries[0], "pruning")
+        check_prunable(ancestries[0], "pruning", self.each.calibration)
         details = PruningDetails(scoring=self.each, stored=self.store)
         return LearngeneConfig(spec=ancestries[0]).with_details(details)
 

@@ -589,6 +589,7 @@ OTHERS = [
         ("show learngene --convention x", WRONG, "'x'", None),
         ("doctor --task nosuch", WRONG, "nosuch", None),
         ("doctor extra", WRONG, "extra", None),
+        ("doctor --hub --offline", WRONG, "--offline forbids; leave out one of them", None),
         ("demo --workers 0", WRONG, "--workers", None),
         ("demo --threads 0", WRONG, "--threads", None),
         ("demo extra", WRONG, "extra", None),

@@ -151,6 +151,25 @@ def test_all_problems_of_a_folder_are_listed_at_once(
     )
 
 
+def test_an_extraction_that_meets_a_broken_image_names_the_command_that_lists_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_classes(tmp_path / "data", {"cat": 12, "dog": 11})
+    for picture in sorted(Path("data").rglob("*.png")):
+        picture.write_bytes(b"no picture")
+    words = "extract closed_form --preset smoke --task folder:data --threads 1 -q"
+    result = CliRunner().invoke(main, words.split())
+    assert result.exit_code == 1
+    listing = "lgzoo doctor --task folder:data --check-images"
+    assert re.fullmatch(
+        rf"error: data/\w+/\d+\.png: the image cannot be read .*; .* \({listing} lists all\)\n",
+        result.stderr,
+    )
+    listed = CliRunner().invoke(main, [*listing.split()[1:], "--workers", "0", "--json"]).stdout
+    assert sum(row["what"].endswith(".png") for row in json.loads(listed)) == 23
+
+
 def test_it_says_what_to_do_next_and_what_is_left_out(tmp_path: Path) -> None:
     write_classes(tmp_path / "data", {"cat": 12, "dog": 11})
     (tmp_path / "data" / "cat" / "a.svg").write_text("<svg/>")

@@ -12,9 +12,16 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
-from learngene_zoo.cli.main import run_guarded
-from learngene_zoo.errors import BadFile, Exists, WrongCall
+from learngene_zoo.artifacts.descendant import assemble
+from learngene_zoo.cli.main import main, run_guarded
+from learngene_zoo.errors import CAN_RESUME, BadFile, Exists, Refused, WrongCall
+from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.ownership import mark_workspace
+from learngene_zoo.runs.folder import check_start
+from learngene_zoo.runs.run import Run
+from learngene_zoo.training import tuning
 
 
 def outcome(
@@ -117,16 +124,60 @@ def test_a_place_that_is_taken_comes_with_the_command_that_writes_beside_it(
     )
 
 
+def test_a_remedy_is_an_argument_in_python_and_an_option_in_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        str(Exists("x")) == "x already exists; choose another path, or replace it with force=True"
+    )
+    run = tmp_path / "x.run"
+    run.mkdir()
+    mark_workspace(run, "run")
+    (run / "run.json").write_text('{"finished": false}')
+    with pytest.raises(Refused) as caught:
+        check_start(tmp_path / "x", Run(), force=False)
+    assert str(caught.value).endswith(
+        "continue it with Run(resume=True) or start over with force=True"
+    )
+    assert outcome(caught.value, capsys)[1].endswith(
+        "continue it with --resume or start over with --force\n"
+    )
+
+
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt(), click.Abort()])
 def test_an_interrupt_says_how_to_go_on(
     interrupt: BaseException, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert outcome(interrupt, capsys, ["finetune"]) == (130, "interrupted; --resume continues\n")
+    nothing, kept = "interrupted; there is nothing to resume\n", "interrupted; --resume continues\n"
+    assert outcome(interrupt, capsys, ["finetune"]) == (130, nothing)
+    assert outcome(interrupt, capsys, ["finetune", "--resume"]) == (130, kept)
     assert outcome(interrupt, capsys, ["list"]) == (130, "interrupted\n")
     assert outcome(interrupt, capsys, ["bench"]) == (
         130,
         "interrupted; the same command continues\n",
     )
+    interrupt.add_note(CAN_RESUME)
+    assert outcome(interrupt, capsys, ["finetune"]) == (130, kept)
+
+
+@pytest.mark.parametrize(
+    ("step", "end"),
+    [("prepare_training", "there is nothing to resume"), ("judge", "--resume continues")],
+)
+def test_an_interrupt_offers_to_resume_only_what_was_saved(
+    step: str, end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.chdir(tmp_path)
+    spec = ViTSpec(layers=1, width=8, heads=2, image_size=16, patch_size=8)
+    assemble(spec, {}, seed=0).save(Path("model"))
+    monkeypatch.setattr(tuning, step, interrupt)
+    brief = "--epochs 1 --images 16 --batch-size 8 --threads 1 -q"
+    result = CliRunner().invoke(main, f"finetune model --task digits {brief}".split())
+    assert (result.exit_code, result.stderr.split("\n")[-2]) == (130, f"interrupted; {end}")
+    assert Path("finetuned.run").is_dir() == (end == "--resume continues")
 
 
 def test_an_interrupt_that_a_library_turns_into_an_error_is_still_one(
@@ -190,7 +241,7 @@ def test_ctrl_c_while_libraries_are_imported(tmp_path: Path) -> None:
             time.sleep(0.02)
         os.killpg(process.pid, signal.SIGINT)
         _, printed = process.communicate(timeout=50)
-    assert (process.returncode, printed.strip()) == (130, "interrupted; --resume continues")
+    assert (process.returncode, printed.strip()) == (130, "interrupted; there is nothing to resume")
 
 
 def test_a_reader_that_leaves_is_no_error() -> None:

@@ -64,6 +64,16 @@ def test_a_flat_folder_heals_a_model_which_is_then_fine_tuned(place: Path) -> No
     subprocess.run([sys.executable, "-c", code], check=True, env={"HF_HUB_OFFLINE": "1"})
 
 
+def test_show_has_no_accuracy_of_a_head_whose_features_were_healed(place: Path) -> None:
+    call("finetune", "--task", "digits", "--images", "40", *BRIEF, "--head", "random", "-q")
+    call("heal", "finetuned", "--images", "folder:flat", *BRIEF, "--keep", "last", "-q")
+    rows = [json.loads(call("show", name, "--json").stdout) for name in ("finetuned", "healed")]
+    assert rows[0]["validation_accuracy"] is not None
+    assert rows[0]["test_accuracy"] is not None
+    assert rows[1]["validation_accuracy"] is None
+    assert "test_accuracy" not in rows[1]
+
+
 def test_json_has_the_results_before_and_after(place: Path) -> None:
     words = ("heal", "--images", "folder:flat", "--task", "digits", "--max-images", "16")
     result = call(*words, *BRIEF, "--json", "-q", "-o", "out")

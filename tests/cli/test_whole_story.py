@@ -93,6 +93,19 @@ def test_train_extract_expand_finetune_evaluate(
     assert "ancestry" in CliRunner().invoke(main, ["show", "learngene"]).stdout
 
 
+def test_the_advice_after_expand_has_a_task_where_the_model_records_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    spec = ViTSpec(layers=3, width=16, heads=2, image_size=16, patch_size=8, classes=0)
+    assemble(spec, {}, seed=0).save(Path("own"))
+    call("extract", "first_k", "--ancestry", "./own")
+    result = call("expand", "--layers", "2")
+    assert result.stderr.splitlines()[-1] == "next: lgzoo finetune --task folder:PATH"
+    bundled = call("expand", "first_k", "--layers", "2", "-o", "bundled")
+    assert bundled.stderr == "next: lgzoo finetune bundled\n"
+
+
 def test_the_advice_of_each_verb_leads_to_the_users_own_data(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -103,7 +103,7 @@ def test_a_new_file_has_one_name(tmp_path: Path, way: str) -> None:
 def test_an_artifact_is_refused_and_with_force_replaced(tmp_path: Path, way: str) -> None:
     path = tmp_path / "out"
     fill(path, "old")
-    with pytest.raises(Refused, match="--force"):
+    with pytest.raises(Refused, match="force=True"):
         fill(path, "new")
     assert read_all(tmp_path)["out/README.md"] == "old"
     fill(path, "new", force=True)

@@ -239,7 +239,7 @@ def test_a_folder_is_not_overwritten_but_by_force(tmp_path: Path) -> None:
     start.save(tmp_path / "model")
     opened = load_descendant(tmp_path / "model")
     other = make_descendant(SPEC.with_(layers=1))
-    with pytest.raises(Refused, match="--force"):
+    with pytest.raises(Refused, match="force=True"):
         other.save(tmp_path / "model")
     other.save(tmp_path / "model", force=True)
     assert fingerprint_of(load_descendant(tmp_path / "model")) == fingerprint_of(other)

@@ -227,7 +227,7 @@ def test_a_killed_call_ends_as_if_it_had_not_been(
         with pytest.raises(Killed):
             heal(out="killed")
     assert not Path("killed").exists()
-    with pytest.raises(Refused, match="continue it with --resume"):
+    with pytest.raises(Refused, match=r"continue it with Run\(resume=True\)"):
         heal(out="killed")
     with pytest.raises(Refused, match=r"healing\.rounds: 2 then, 3 now"):
         heal(out="killed", rounds=3, run=replace(RUN, resume=True))

@@ -109,7 +109,7 @@ def test_an_unfinished_run_is_refused_resumed_or_started_over(tmp_path: Path) ->
     out = tmp_path / "learngene"
     with pytest.raises(KeyboardInterrupt):
         call(half, out)
-    with pytest.raises(Refused, match="--resume"):
+    with pytest.raises(Refused, match=r"Run\(resume=True\)"):
         call(whole, out)
     seen = []
 
@@ -408,7 +408,7 @@ def test_what_was_computed_before_a_failure_is_kept_and_named(tmp_path: Path) ->
         return Large("x")
 
     with pytest.raises(
-        Unavailable, match=r"what was computed is in .*out\.run: go on with --resume"
+        Unavailable, match=r"what was computed is in .*out\.run: go on with Run\(resume=True\)"
     ):
         call(large, tmp_path / "out")
     assert call(whole, tmp_path / "out", Run(resume=True)) == Toy("0")

@@ -269,7 +269,7 @@ def test_an_interrupted_call_goes_on_where_it_was(
         with pytest.raises(KeyboardInterrupt):
             shrink(data, out)
     assert not out.exists()
-    with pytest.raises(Refused, match="continue it with --resume"):
+    with pytest.raises(Refused, match=r"continue it with Run\(resume=True\)"):
         shrink(data, out)
     features = count_calls(monkeypatch, ranking, "compute_features")
     result = shrink(data, out, run=Run(threads=1, device="cpu", resume=True))

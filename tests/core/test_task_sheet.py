@@ -110,7 +110,7 @@ def test_a_sheet_is_a_png(tmp_path: Path, name: str) -> None:
 def test_nothing_is_replaced_unless_it_is_said(tmp_path: Path) -> None:
     path = tmp_path / "sheet.png"
     path.write_text("mine")
-    with pytest.raises(Refused, match="--force"):
+    with pytest.raises(Refused, match="force=True"):
         write_sheet(open_task("digits"), path)
     assert path.read_text() == "mine"
     assert write_sheet(open_task("digits"), path, force=True).stat().st_size > 1_000

@@ -136,7 +136,7 @@ def test_a_run_is_not_resumed_on_other_labels(
         Refused, match=r"the data folder:.*/data changed since the run in .*out\.run began"
     ) as caught:
         start_training(top, tmp_path / "out", Run(resume=True))
-    assert "start over with --force" in str(caught.value)
+    assert "start over with force=True" in str(caught.value)
     assert len(begun) == 2
     swap(top)
     with pytest.raises(KeyboardInterrupt):

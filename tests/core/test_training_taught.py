@@ -13,11 +13,13 @@ from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import Descendant, assemble
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.lifecycle.finetuning import FinetuneConfig, _lesson
+from learngene_zoo.lifecycle.finetuning import FinetuneConfig, _open_lesson
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import to_json
 from learngene_zoo.tasks.loader import Batch
 from learngene_zoo.testing import tiny_task
+from learngene_zoo.training import loop
+from learngene_zoo.training.automatic import LEARNING_RATES
 from learngene_zoo.training.objectives import Classification
 
 SPEC = ViTSpec(layers=1, width=16, heads=2, image_size=16, patch_size=8, classes=3)
@@ -51,9 +53,9 @@ def student() -> Descendant:
 @pytest.mark.parametrize(("answers", "share"), [("soft", 0.1), ("hard", 0.5)])
 def test_the_loss_is_deits(teacher: str, answers: Any, share: float) -> None:
     tuning = FinetuneConfig(teacher=teacher, answers=answers, share=share)
-    lesson, record = _lesson(tuning, student(), TASK, Run())
+    lesson = _open_lesson(tuning, student(), TASK, Run())
     assert lesson is not None
-    assert record["source"] == teacher
+    assert lesson.identity["source"] == teacher
     model = student().model().eval()
     images, labels = (
         torch.randn(5, 3, 16, 16, generator=torch.Generator().manual_seed(0)),
@@ -97,6 +99,23 @@ def test_a_model_learns_from_its_teacher_and_says_so(
     assert taught.provenance["teacher"]["temperature"] == 3.0
     assert taught.state.keys() == alone.state.keys()
     assert not torch.equal(taught.state["head.weight"], alone.state["head.weight"])
+
+
+def test_trials_of_rates_have_the_loss_of_the_training(
+    teacher: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("learngene_zoo.lifecycle.opening.open_task", lambda *_, **__: TASK)
+    trained: list[str] = []
+
+    def train(objective: torch.nn.Module, *inputs: Any, **named: Any) -> Any:
+        trained.append(type(objective).__name__)
+        return loop.train(objective, *inputs, **named)
+
+    monkeypatch.setattr("learngene_zoo.training.fit.train", train)
+    settings: dict[str, Any] = {"task": "tiny", "epochs": 1, "batch_size": 16, "lr": "auto"}
+    lifecycle.finetune(student(), **settings, teacher=teacher)
+    assert len(trained) >= len(LEARNING_RATES)
+    assert set(trained) == {"Distilled"}
 
 
 def test_what_is_about_a_teacher_needs_one() -> None:

@@ -213,9 +213,13 @@ def test_heads_that_cannot_be_are_refused(
     ("spec", "said"),
     [
         (WIDE.with_(qk_norm=True), "norms of queries and keys, so its heads keep their 16"),
-        (EVA.with_(width=48, heads=3), "rotary positions, which turn pairs of channels"),
+        (
+            EVA.with_(width=48, heads=3, rotary=True),
+            "rotary positions, which turn pairs of channels",
+        ),
+        (EVA.with_(width=48, heads=3, rotary=False), "attention of the family 'eva', which is not"),
     ],
-    ids=["vit", "eva"],
+    ids=["vit", "eva", "eva without rotary positions"],
 )
 def test_models_whose_heads_keep_their_channels(spec: Spec, said: str) -> None:
     config = ClosedFormExtractor().outline([spec])

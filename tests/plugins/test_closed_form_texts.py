@@ -25,6 +25,7 @@ from lgzoo_closed_form.modules.anatomy import run_stem, split_block
 from lgzoo_closed_form.modules.solve import solve_descendant
 from lgzoo_closed_form.modules.streams import StreamTeacher
 from lgzoo_closed_form.modules.width import build_projection, narrow_parts
+from lgzoo_closed_form.pruning import PruningExtractor, Scoring
 
 pytest.importorskip("transformers")
 
@@ -170,3 +171,17 @@ def test_readme_names_the_family_whose_width_is_kept() -> None:
         line for line in readme.read_text().splitlines() if line.startswith("| [`closed_form`]")
     )
     assert "every smaller depth and width; of bert every smaller depth |" in row
+
+
+@each_family
+def test_a_weight_of_the_class_token_that_has_no_effect_is_refused(spec: TextSpec) -> None:
+    weighted = Calibration(class_weight=8)
+    pictures = load_family("vit").examples[0].with_(class_token=False, registers=0, pool="avg")
+    pruning = PruningExtractor(each=Scoring(calibration=weighted))
+    for extractor in (ClosedFormExtractor(each=weighted), pruning):
+        with pytest.raises(WrongCall, match="tokens of texts have the same weight; leave out --cl"):
+            extractor.outline([spec])
+        with pytest.raises(WrongCall, match="the ancestry model has no class token; leave out"):
+            extractor.outline([pictures])
+        extractor.outline([pictures.with_(class_token=True)])
+    ClosedFormExtractor().outline([spec])

@@ -17,6 +17,7 @@ from learngene_zoo.method.sizes import Target
 from learngene_zoo.pretrained.ancestry import Ancestry
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
+from learngene_zoo.settings import settings_of
 from learngene_zoo.testing import check_method, tiny_ancestry, tiny_task
 from lgzoo_closed_form.calibration import Calibration, derive_input_format, sample_pictures
 from lgzoo_closed_form.elastic import (
@@ -551,3 +552,20 @@ def test_the_ranking_is_measured_as_it_was_asked(monkeypatch: pytest.MonkeyPatch
     }
     lines = torch.tensor([1.5, 7 / 6, 5 / 6, 0.5])  # of four blocks, then of three heads in each
     torch.testing.assert_close(start, torch.cat([lines, lines.repeat_interleave(3)]))
+
+
+def test_compensation_uses_the_default_images_and_tokens(
+    learngene: lg.Learngene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The settings of an extraction are those of its ranking (docs/methods/elastic.md)."""
+    names = {setting.name for setting in settings_of(ElasticExtractor())}
+    assert not names & {"tokens", "class_weight", "ridge"}
+    used: list[Calibration] = []
+
+    def sample(spec: Any, settings: Calibration, *inputs: Any) -> Any:
+        used.append(settings)
+        return sample_pictures(spec, settings, *inputs)
+
+    monkeypatch.setattr("lgzoo_closed_form.pruned.sample_pictures", sample)
+    lg.expand(learngene, keep=0.5)
+    assert used == [Calibration()]

@@ -237,8 +237,17 @@ def test_an_expansion_narrows_the_heads() -> None:
     ("spec", "head_dim", "said"),
     [
         (SPEC, 17, "the heads of the ancestry model have 16 channels"),
-        (SPEC.with_(qk_norm=True), 8, "norms of queries and keys keep all their channels"),
-        (EVA, 8, "rotary positions, which turn pairs of channels, keep all"),
+        (
+            SPEC.with_(qk_norm=True),
+            8,
+            "norms of queries and keys, so its heads keep all their channels",
+        ),
+        (
+            EVA.with_(rotary=True),
+            8,
+            "rotary positions, which turn pairs of channels, so its heads",
+        ),
+        (EVA.with_(rotary=False), 8, "attention of the family 'eva', which is not implemented"),
     ],
 )
 def test_heads_that_cannot_be_narrower_are_refused(

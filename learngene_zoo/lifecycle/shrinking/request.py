@@ -14,6 +14,7 @@ from learngene_zoo.families.family import Cost, cost
 from learngene_zoo.families.spec import TextSpec
 from learngene_zoo.lifecycle.finetuning import FinetuneConfig
 from learngene_zoo.lifecycle.latency import describe_bounds, refuse_all, select_fitting
+from learngene_zoo.lifecycle.learngenes import suggest_check
 from learngene_zoo.lifecycle.rates import FINETUNE, check_text_recipe
 from learngene_zoo.lifecycle.shrinking.candidates import Offers, list_offers
 from learngene_zoo.method.sizes import Budget, Target, parse_sizes
@@ -22,7 +23,7 @@ from learngene_zoo.runs.progress import print_note
 from learngene_zoo.settings import Bounds, Json, check_bounds, settings_of, to_json, with_settings
 from learngene_zoo.tasks.catalogue import find_entry, open_task
 from learngene_zoo.tasks.task import check_inputs, check_kind
-from learngene_zoo.text import human_count, shell_word
+from learngene_zoo.text import human_count
 from learngene_zoo.training.healing.settings import HEAL
 
 if TYPE_CHECKING:
@@ -292,16 +293,9 @@ def check_images(request: ShrinkRequest, run: Run) -> None:
             continue
         if not isinstance(task.split("train"), DecodedSplit):
             continue
-        try:
+        is_named = task is request.task or request.images_reference == request.reference
+        with suggest_check({request.reference: task} if request.reference and is_named else {}):
             check_before_training(task, range(task.sizes["train"]), run.workers)
-        except BadData as error:
-            reference, text = request.reference, str(error)
-            if reference is None or not is_own_data(reference) or "--check-images" in text:
-                raise
-            if request.images_reference != reference and task is request.images:
-                raise
-            hint = f"lgzoo doctor --task {shell_word(reference)} --check-images"
-            raise BadData(f"{text} ({hint} lists all)") from error
 
 
 def _check_bounds_given(budget: Budget, config: ShrinkConfig) -> None:
