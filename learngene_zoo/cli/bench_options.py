@@ -304,6 +304,10 @@ MEASURED = [
     *options_of(
         RECIPE,
         without=OF_THE_GRID,
-        defaults={"lr": "chosen for each arm, see --tune", "augment": "chosen for each arm"},
+        defaults={
+            "lr": "chosen for each arm, see --tune",
+            "augment": "chosen for each arm",
+            "images": "those of --budget",
+        },
     ),
 ]

@@ -99,7 +99,7 @@ command = SettingsCommand(
     help="Recover a descendant on images without labels: its frozen ancestry model teaches it.\n\n"
     "MODEL is a folder that `lgzoo expand` wrote, or organisation/name@revision on the Hub "
     "(default: ./descendant). Its head is not trained. The best epoch is kept; the model before "
-    "training competes.",
+    "training is epoch 0.",
     epilog="\b\nExamples:\n"
     "  lgzoo heal --images folder:photos\n"
     "  lgzoo heal descendant --images folder:photos --task folder:labelled\n"

@@ -116,7 +116,7 @@ publish_command = SettingsCommand(
             is_flag=True,
             help="Only list the changes with file sizes; without a network, list the files.",
         ),
-        click.Option(["--quiet", "-q"], is_flag=True, help="Print no progress and no advice."),
+        click.Option(["--quiet", "-q"], is_flag=True, help="Print no progress and no hints."),
         json_option(),
     ],
 )
@@ -179,7 +179,7 @@ fetch_command = SettingsCommand(
         ),
         click.Option(["--force"], is_flag=True, help="Replace what already exists."),
         offline_option(),
-        click.Option(["--quiet", "-q"], is_flag=True, help="Print no progress and no advice."),
+        click.Option(["--quiet", "-q"], is_flag=True, help="Print no progress and no hints."),
         json_option(),
     ],
 )
