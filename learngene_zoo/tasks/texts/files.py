@@ -115,7 +115,7 @@ def read_csv(path: str) -> tuple[Table, list[int]]:
 
     Raises `BadData` for a file that is not a table in UTF-8.
     """
-    text, separator = _read(path), "\t" if path.endswith(".tsv") else ","
+    text, separator = _read(path), "\t" if path.lower().endswith(".tsv") else ","
     _check_separator(path, text, separator)
     try:
         rows = _split_rows(text, separator, strict=True)
