@@ -6,19 +6,20 @@ file and spec agree, and names the files of tokenizers, which are copied from fo
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.family import TransformersNames, families, family_of, find_family
 from learngene_zoo.families.spec import Spec, TextSpec
-from learngene_zoo.families.text_format import TextFormat, make_text_format
+from learngene_zoo.families.text_format import TextFormat, find_pad, make_text_format
 from learngene_zoo.settings import Json, from_json, to_json
-from learngene_zoo.storage import MAX_JSON_BYTES, TOKENIZER, TOKENIZER_FILES
+from learngene_zoo.storage import MAX_JSON_BYTES, TOKENIZER, TOKENIZER_CONFIG, TOKENIZER_FILES
 from learngene_zoo.text import check_name
 
 
@@ -140,6 +141,27 @@ def with_pool_in(spec: Spec, config: Mapping[str, Json], pooling: str | None, wh
     return from_json(type(spec), {**to_json(spec), "pool": named[0]}, where)
 
 
+def with_pad_in(spec: Spec, config: Mapping[str, Json], read: Callable[[str], str | None]) -> Spec:
+    """Return the spec of a model with the pad token of its tokenizer, if config.json names none.
+
+    A pad token that is not in the vocabulary of the model leaves the spec unchanged.
+
+    Args:
+        spec: the model by its config.json.
+        config: the content of that file.
+        read: returns the text of a file beside it; None if there is none of that name.
+    """
+    if config.get("pad_token_id") is not None or not isinstance(spec, TextSpec):
+        return spec
+    settings = _parse(read(TOKENIZER_CONFIG) or "{}", TOKENIZER_CONFIG)
+    content = read(TOKENIZER) if settings.get("pad_token") else None
+    if content is not None:
+        with contextlib.suppress(BadFile):
+            pad = find_pad(content, settings)
+            return spec.with_(pad_token=pad) if pad < spec.vocabulary else spec
+    return spec
+
+
 def _parse(text: str, where: str) -> dict[str, Any]:
     try:
         content = json.loads(text)  # not `parse_json`: some numbers have more than 64 bits
@@ -157,6 +179,18 @@ def read_tokenizer_files(folder: Path) -> dict[str, str]:
     """Return the texts of a tokenizer's files in a folder, by their names; {} without any."""
     files = {name: folder / name for name in TOKENIZER_FILES}
     return {name: read_text(path) for name, path in files.items() if path.is_file()}
+
+
+def with_right_side(files: Mapping[str, str]) -> dict[str, str]:
+    """Return a tokenizer's files with padding and truncation on the right, as texts are encoded
+    here, so that transformers encodes texts for our models in the same way.
+    """
+    settings = _parse(files.get(TOKENIZER_CONFIG, "{}"), TOKENIZER_CONFIG)
+    sides = {"padding_side": "right", "truncation_side": "right"}
+    if all(settings.get(key, side) == side for key, side in sides.items()):
+        return dict(files)
+    settings |= sides
+    return {**files, TOKENIZER_CONFIG: json.dumps(settings, indent=2, ensure_ascii=False) + "\n"}
 
 
 def check_tokenizer(files: Mapping[str, str], spec: Spec, where: str) -> None:
@@ -199,7 +233,7 @@ def text_format_of(spec: TextSpec, files: Mapping[str, str]) -> TextFormat:
     """
     if TOKENIZER not in files:
         raise WrongCall(f"this model of texts has no {TOKENIZER}; copy that of its ancestry model")
-    settings = _parse(files.get("tokenizer_config.json", "{}"), "tokenizer_config.json")
+    settings = _parse(files.get(TOKENIZER_CONFIG, "{}"), TOKENIZER_CONFIG)
     return make_text_format(files[TOKENIZER], spec.positions, settings, spec.pad_token)
 
 

@@ -41,7 +41,9 @@ OWN: dict[str, Json] = {
     "norm_kwargs": None,
     "act_kwargs": None,
 }
-_WITHOUT_EFFECT = ("patch_dropout", "output_tokens")
+_WITHOUT_EFFECT = ("patch_dropout", "output_tokens", "attn_pooler_queries", "attn_pooler_heads")
+# Other keys with open_clip's default, which is the only value that is read.
+_FIXED = {"pos_embed_type": "learnable", "block_type": "default"}
 # timm's models with the epsilons of their norms, which no argument sets.
 BASES = {1e-5: "vit_base_patch16_clip_224", 1e-6: "vit_base_patch16_224"}
 # open_clip's defaults for keys that its file lacks.
@@ -105,7 +107,9 @@ def _own_spec(model: Mapping[str, Json], vision: Mapping[str, Json], where: str)
     for bad values.
     """
     changed = {
-        key: value for key, value in vision.items() if value is not None and value is not False
+        key: value
+        for key, value in vision.items()
+        if value is not None and value is not False and _FIXED.get(key) != value
     }
     # Keys of timm's towers have no effect without timm's name.
     unread = sorted(

@@ -34,6 +34,7 @@ BASES = {
     (True, 1e-6): "vit_giant_patch14_dinov2",
 }
 PREPROCESSOR = "preprocessor_config.json"
+PROCESSOR = "processor_config.json"  # of a processor of images and texts, by transformers 5
 IMAGENET = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
 HALVES = {"mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5]}
 OPENAI = {
@@ -259,10 +260,21 @@ def images_of(
     named = names if not all(name.startswith("LABEL_") for name in names) else []
     stated = {
         **KINDS[config["model_type"]],
-        **images_in(beside(PREPROCESSOR) or {}, where.replace("config.json", PREPROCESSOR)),
+        **_read_processor(where, beside),
     }
     stated |= {"num_classes": len(names), **({"label_names": named} if named else {})}
     return timm_config.image_settings({"pretrained_cfg": stated}, where)
+
+
+def _read_processor(
+    where: str, beside: Callable[[str], Mapping[str, Json] | None]
+) -> dict[str, Json]:
+    """Return timm's image settings, as far as the file of an image processor states them."""
+    settings, name = beside(PREPROCESSOR), PREPROCESSOR
+    if settings is None:
+        nested, name = (beside(PROCESSOR) or {}).get("image_processor"), PROCESSOR
+        settings = nested if isinstance(nested, Mapping) else {}
+    return images_in(settings, where.replace("config.json", name))
 
 
 def rename_tensors(

@@ -30,6 +30,7 @@ from learngene_zoo.hub.client import (
 from learngene_zoo.pretrained import from_open_clip as open_clip
 from learngene_zoo.pretrained import from_transformers as foreign
 from learngene_zoo.pretrained.formats.layout import FORMATS, TRANSFORMERS
+from learngene_zoo.pretrained.from_transformers_towers import unwrap_classifier
 from learngene_zoo.pretrained.layouts import choose_tensors
 from learngene_zoo.settings import to_json
 from learngene_zoo.storage import (
@@ -242,6 +243,7 @@ def find_format(source: str) -> str | None:
             config = folder.json(CONFIG)
     except ZooError:
         return None
+    config = None if config is None else unwrap_classifier(config)
     if config is None or (_is_foreign(config) and config["model_type"] not in foreign.KINDS):
         return "open_clip" if folder.json(open_clip.CONFIG) is not None else None
     if _is_foreign(config):
@@ -470,15 +472,16 @@ def _describe_text_model(
     pooling = folder.text(transformers_config.POOLING)
     spec = transformers_config.spec_in(config, where)
     spec = transformers_config.with_pool_in(spec, config, pooling, where)
+    spec = transformers_config.with_pad_in(spec, config, folder.text)
     return _Description(
         spec=spec,
         images=lambda: {
             "label_names": list(transformers_config.class_names_in(config, spec, where))
         },
         rename=names.rename,
-        texts=lambda: {
-            name: text for name in TOKENIZER_FILES if (text := folder.text(name)) is not None
-        },
+        texts=lambda: transformers_config.with_right_side(
+            {name: text for name in TOKENIZER_FILES if (text := folder.text(name)) is not None}
+        ),
     )
 
 

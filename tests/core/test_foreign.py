@@ -167,6 +167,9 @@ def test_normalisation_and_labels_come_from_its_own_files(tmp_path: Path) -> Non
         open_ancestry(str(tmp_path / "vit"))
     assert (ancestry.record.mean, ancestry.record.std) == ((0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
     assert ancestry.class_names == ("a", "b", "c")
+    (tmp_path / "vit" / foreign.PREPROCESSOR).unlink()
+    (tmp_path / "vit" / foreign.PROCESSOR).write_text(json.dumps({"image_processor": said}))
+    assert open_ancestry(str(tmp_path / "vit")).record.std == (0.4, 0.5, 0.6)
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from learngene_zoo.families.tensors import model_of
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.pretrained.ancestry import ancestry_spec, open_ancestry
 from learngene_zoo.pretrained.from_open_clip import CONFIG, spec_of
+from learngene_zoo.pretrained.sources import find_format
 from learngene_zoo.storage import read_json
 
 VIT = ViTSpec(layers=2, width=128, heads=2, classes=0, image_size=32, patch_size=8, mlp_ratio=2)
@@ -93,6 +94,7 @@ def test_a_classifier_of_siglip_that_transformers_saved(tmp_path: Path) -> None:
     model.save_pretrained(tmp_path)
     ancestry = open_ancestry(str(tmp_path))
     assert (ancestry.spec.pool, ancestry.spec.classes) == ("avg", 3)
+    assert find_format(str(tmp_path)) == "transformers:siglip"
     with torch.no_grad():
         outputs = model_of(ancestry.spec, ancestry.state).eval()(IMAGES_BCHW)
         torch.testing.assert_close(outputs, model(IMAGES_BCHW).logits, atol=1e-5, rtol=1e-4)
@@ -109,7 +111,8 @@ def test_a_tower_of_open_clip_that_open_clip_made(tmp_path: Path) -> None:
     open_clip = pytest.importorskip("open_clip")
     vision = {"image_size": 32, "layers": 2, "width": 64, "head_width": 16, "patch_size": 8}
     text = {"context_length": 8, "vocab_size": 16, "width": 16, "heads": 2, "layers": 1}
-    config = {"embed_dim": 24, "vision_cfg": {**vision, "patch_dropout": 0.5}, "text_cfg": text}
+    usual = {"pos_embed_type": "learnable", "attn_pooler_heads": 8, "patch_dropout": 0.5}
+    config = {"embed_dim": 24, "vision_cfg": {**vision, **usual}, "text_cfg": text}
     torch.manual_seed(0)
     clip = open_clip.model.CLIP(**config).eval()
     (tmp_path / CONFIG).write_text(json.dumps({"model_cfg": config}))

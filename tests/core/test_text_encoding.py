@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from learngene_zoo.families.text_format import (
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.tasks.loader import Batch, Loader
 from learngene_zoo.tasks.task import Task
-from learngene_zoo.tasks.texts.encoding import Encoder, shorten_pair
+from learngene_zoo.tasks.texts.encoding import Encoder, describe_truncation, shorten_pair
 
 
 def encoder(content: str, tokens: int = 32) -> Encoder:
@@ -138,6 +139,17 @@ def test_a_pair_without_a_template_is_separated_by_the_end_of_text() -> None:
     bare = without_special(byte_tokenizer(), "<|endoftext|>")
     with pytest.raises(BadFile, match="neither a template"):
         encode(encoder(bare), ("the cat", "a dog"))
+
+
+@pytest.mark.parametrize("tokenizer", [byte_tokenizer, word_tokenizer])
+def test_the_separator_of_a_pair_counts_where_texts_are_too_long(
+    tokenizer: Callable[[], str],
+) -> None:
+    pair = ("the cat", "a dog")
+    (length,) = encode(encoder(tokenizer()), pair).mask.sum(dim=1).tolist()
+    for tokens, is_cut in ((length, False), (length - 1, True)):
+        form = encoder(tokenizer(), tokens).form
+        assert bool(describe_truncation([pair], form)) == is_cut
 
 
 @pytest.mark.parametrize(

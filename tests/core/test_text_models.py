@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import ast
+import json
 import math
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from text_models_toy import BERT, GPT2, SPECS, draw_words
+from text_models_toy import BERT, GPT2, SPECS, draw_words, write_tokenizer
 
 import learngene_zoo
+from learngene_zoo.artifacts.descendant import assemble
 from learngene_zoo.errors import Unavailable, WrongCall
 from learngene_zoo.families.family import cost, count_params, family_of, host
 from learngene_zoo.families.forward import (
     compute_logits,
     compute_pooled,
     compute_tokens,
+    embed_tokens,
     get_blocks,
     get_classifier,
 )
@@ -30,7 +34,9 @@ from learngene_zoo.families.spec import FAMILIES, TextSpec
 from learngene_zoo.families.surgery import map_axes
 from learngene_zoo.families.tensors import initial, model_of, shapes, state_of
 from learngene_zoo.families.text_format import Tokens
+from learngene_zoo.pretrained.ancestry import open_ancestry
 from learngene_zoo.settings import from_json, to_json
+from learngene_zoo.tasks.texts.encoding import Encoder
 from learngene_zoo.training.distillation import record_features
 
 transformers = pytest.importorskip("transformers")
@@ -149,6 +155,74 @@ def test_segments_are_those_of_transformers() -> None:
         expected = model(input_ids=words, attention_mask=mask, token_type_ids=segments).logits
         assert torch.equal(logits, expected)
         assert not torch.equal(logits, compute_logits(model, words))
+
+
+def test_a_model_with_one_segment_does_not_tell_the_texts_of_a_pair_apart() -> None:
+    spec = BERT.with_(segments_of_text=1)
+    model, words = model_of(spec, initial(spec, 0)), draw_words(BERT)
+    mask, segments = (words != 0).long(), torch.zeros_like(words)
+    segments[:, 4:] = 1
+    with torch.no_grad():
+        logits = compute_logits(model, Tokens(words, mask, segments))
+        assert torch.equal(logits, compute_logits(model, Tokens(words, mask)))
+        assert embed_tokens(model, Tokens(words, mask, segments)).isfinite().all()
+
+
+def test_a_bert_of_masked_words_alone_opens_with_the_identity_as_pooler(tmp_path: Path) -> None:
+    config = transformers.BertConfig(
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=48,
+        vocab_size=40,
+        max_position_embeddings=12,
+    )
+    theirs = transformers.BertForMaskedLM(config).eval()
+    theirs.save_pretrained(tmp_path)
+    ancestry, words = open_ancestry(str(tmp_path)), draw_words(BERT)
+    assert ancestry.record.left_out == ("cls", "pooler (the file has none: the identity)")
+    with torch.no_grad():
+        expected = theirs.bert(words, attention_mask=(words != 0).long()).last_hidden_state
+        assert torch.equal(compute_tokens(ancestry.model(), words), expected)
+        assert torch.equal(compute_pooled(ancestry.model(), words), expected[:, 0].tanh())
+
+
+@pytest.mark.parametrize("family", SPECS)
+def test_transformers_pads_texts_as_this_package(family: str, tmp_path: Path) -> None:
+    """Of a model whose config.json names no pad token, and whose tokenizer pads on the left."""
+    spec, texts = SPECS[family], ["the cat sees no dog", "a bird"]
+    assemble(spec, {}, seed=0).save(tmp_path / "first")
+    write_tokenizer(tmp_path / "first")
+    for name, changes in (
+        ("config.json", {"pad_token_id": None, "learngene": {}}),
+        ("tokenizer_config.json", {"padding_side": "left", "truncation_side": "left"}),
+    ):
+        path = tmp_path / "first" / name
+        path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    ancestry = open_ancestry(str(tmp_path / "first"))
+    assert ancestry.spec.pad_token == 0
+    copy = assemble(ancestry.spec, ancestry.state, seed=0, files=ancestry.files)
+    copy.save(tmp_path / "second")
+    encode = transformers.AutoTokenizer.from_pretrained(tmp_path / "second")
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "second")
+    batch = Encoder.of(copy.input_format)(texts, texts)
+    encoded = encode(texts, padding="max_length", max_length=8, return_tensors="pt")
+    assert torch.equal(encoded["input_ids"], batch.ids)
+    with torch.no_grad():
+        theirs = model(batch.ids, attention_mask=encoded["attention_mask"]).logits
+        assert torch.equal(compute_logits(copy.model(), batch), theirs)
+    assert encode(texts[0], truncation=True, max_length=2)["input_ids"] == batch.ids[0, :2].tolist()
+
+
+def test_a_pad_token_outside_the_vocabulary_is_not_used(tmp_path: Path) -> None:
+    spec = GPT2.with_(classes=0)
+    folder = assemble(replace(spec, pad_token=None), {}, seed=0).save(tmp_path / "model")
+    write_tokenizer(folder)
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "pad_token": "[NONE]"}))
+    tokenizer = (folder / "tokenizer.json").read_text().replace("<pad>", "<none>")
+    (folder / "tokenizer.json").write_text(tokenizer)
+    assert open_ancestry(str(folder)).spec.pad_token == spec.eos_token
 
 
 def test_pooling_of_a_bert_without_a_head() -> None:

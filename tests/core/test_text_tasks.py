@@ -102,6 +102,8 @@ def test_files_of_a_folder_are_splits(tmp_path: Path) -> None:
     tabs.write_text("text\tlabel\n" + "\n".join(f"a, b {n}\t{n % 2}" for n in range(20)))
     assert "a, b 0" in {*texts_of(open_task(f"csv:{tabs}")), "a, b 0"}
     assert open_task(f"csv:{tabs}").sizes["train"] == 14
+    capitals = tabs.rename(tabs.with_suffix(".TSV"))
+    assert open_task(f"csv:{capitals}").sizes["train"] == 14
 
 
 def test_a_jsonl_file_holds_pairs(tmp_path: Path) -> None:

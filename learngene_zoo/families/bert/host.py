@@ -126,9 +126,9 @@ def get_blocks(model: Any) -> Sequence[nn.Module]:
 
 def embed_tokens(model: Any, inputs: Tokens | torch.Tensor) -> torch.Tensor:
     """Return the tokens that the first block reads, (B, N, D)."""
-    texts = as_tokens(model, inputs)
+    named = _name_inputs(model, inputs)
     tokens_BND: torch.Tensor = model.bert.embeddings(
-        input_ids=texts.ids, token_type_ids=texts.types
+        input_ids=named["input_ids"], token_type_ids=named["token_type_ids"]
     )
     return tokens_BND
 
@@ -161,8 +161,10 @@ def observe_stream(model: Any, keep: Callable[[torch.Tensor], None]) -> Any:
 
 def _name_inputs(model: Any, inputs: Tokens | torch.Tensor) -> dict[str, torch.Tensor | None]:
     texts = as_tokens(model, inputs)
+    # A model with one segment does not tell the texts of a pair apart.
+    has_segments = model.config.type_vocab_size > 1
     return {
         "input_ids": texts.ids,
         "attention_mask": texts.mask,
-        "token_type_ids": texts.types,
+        "token_type_ids": texts.types if has_segments else None,
     }

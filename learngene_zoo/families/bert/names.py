@@ -60,7 +60,8 @@ def rename_tensors(state: StateDict, spec: BertSpec) -> tuple[StateDict, tuple[s
     """Return the tensors of the table, and the names of the parts that are left out.
 
     Files of `BertModel` have names without the prefix, and the oldest ones gains and shifts of
-    norms under other names.
+    norms under other names. Those of a pretraining on masked words alone have no pooler: it becomes
+    the identity before tanh, so that it depends on no seed.
     """
     left_out = [
         name
@@ -68,9 +69,14 @@ def rename_tensors(state: StateDict, spec: BertSpec) -> tuple[StateDict, tuple[s
         if _LEFT_OUT.search(name) or (not spec.classes and name.startswith("classifier."))
     ]
     heads = {name.partition(".")[0] for name in left_out if not name.endswith("position_ids")}
-    return {_rename(name): state[name] for name in state if name not in left_out}, tuple(
-        sorted(heads)
-    )
+    renamed = {_rename(name): state[name] for name in state if name not in left_out}
+    if not spec.classes and not any(name.startswith("bert.pooler.") for name in renamed):
+        import torch
+
+        renamed["bert.pooler.dense.weight"] = torch.eye(spec.width)
+        renamed["bert.pooler.dense.bias"] = torch.zeros(spec.width)
+        heads.add("pooler (the file has none: the identity)")
+    return renamed, tuple(sorted(heads))
 
 
 def _rename(name: str) -> str:

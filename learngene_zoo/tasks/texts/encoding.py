@@ -156,9 +156,11 @@ class Encoder:
 
 def describe_truncation(texts: Sequence[Text], form: TextFormat) -> str:
     """Return a note on how many texts are longer than a model takes; "" if none is."""
-    tokenizer = load_tokenizer(read_tokenizer(form.tokenizer))
-    parts: Any = list(texts)
-    lengths = [len(encoding.ids) for encoding in tokenizer.encode_batch(parts)]
+    encoder, parts = Encoder.of(form), list[Any](texts)
+    lengths = [
+        len(encoding.ids) + (isinstance(text, tuple) and encoder.separator is not None)
+        for text, encoding in zip(texts, encoder.tokenizer.encode_batch(parts), strict=True)
+    ]
     count = sum(length > form.tokens for length in lengths)
     if not count:
         return ""
