@@ -7,6 +7,7 @@ from there.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
@@ -145,11 +146,9 @@ def find_batch_size(
     run: Run,
 ) -> tuple[StateDict, dict[str, Json]]:
     """Return the largest batch size of a step over all processes; on a CPU a fixed one."""
-    device = open_device(run)
+    device, factor = open_device(run), math.lcm(recipe.accumulate, world())
     if device.type != "cuda":
-        return {}, {
-            "batch_size": CPU_BATCH_SIZE - CPU_BATCH_SIZE % recipe.accumulate or recipe.accumulate
-        }
+        return {}, {"batch_size": max(CPU_BATCH_SIZE - CPU_BATCH_SIZE % factor, factor)}
     most = max(1, min(MAX_BATCH_SIZE, recipe.images or task.sizes["train"]) // world())
     size = min(
         gather_values(
@@ -159,7 +158,7 @@ def find_batch_size(
         )
     )
     global_size = size * world()
-    return {}, {"batch_size": max(global_size - global_size % recipe.accumulate, recipe.accumulate)}
+    return {}, {"batch_size": max(global_size - global_size % factor, factor)}
 
 
 def find_largest(fits: Callable[[int], bool], most: int) -> int:

@@ -245,10 +245,17 @@ def logits_loss(softness: Softness = "soft", temperature: float = 1.0) -> Featur
 
         soft  `divergence` of the two distributions at this temperature
         hard  cross-entropy with the teacher's most probable class
+
+    The loss raises `WrongCall` for logits of other shapes, as dense models of other patches have.
     """
 
     def loss(given: Features, target: Features) -> dict[str, torch.Tensor]:
         student, teacher = given.logits.float(), target.logits.float()
+        if student.shape != teacher.shape:
+            raise WrongCall(
+                f"the teacher's logits have the shape {tuple(teacher.shape)} and the student's"
+                f" {tuple(student.shape)}; choose a teacher with the same classes and patches"
+            )
         if softness == "soft":
             return {"distillation": divergence(student, teacher, temperature)}
         classes_N = teacher.flatten(0, -2).argmax(dim=-1)

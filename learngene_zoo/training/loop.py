@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
@@ -416,10 +416,16 @@ class Engine:
                 raise TrainingFailed(f"{message}; try a lower --lr, or --clip 1")
 
     def save(self, step: int) -> float:
-        """Write a checkpoint and return how many seconds that took."""
+        """Write a checkpoint and return how many seconds that took.
+
+        Raises `TrainingFailed` if a weight is not finite. Of several processes only the first one
+        would, and the others would wait for it: then nothing is written, and all of them fail at
+        the next step.
+        """
         started = time.monotonic()
         if self.run.folder is not None and is_first():
-            checkpoints.save(self.run.folder, self.state.capture(step, self.identity))
+            with suppress(TrainingFailed) if world() > 1 else nullcontext():
+                checkpoints.save(self.run.folder, self.state.capture(step, self.identity))
         return time.monotonic() - started
 
     def finish(self) -> None:

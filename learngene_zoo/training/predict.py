@@ -57,8 +57,12 @@ def predict(
 
     Raises:
         WrongCall: for a model that predicts a class for every pixel, or that has no classes; for a
-            single text if the model was trained on pairs, and the reverse.
+            single text if the model was trained on pairs, and the reverse; for `top` or
+            `batch_size` below 1.
     """
+    for name, count in {"top": top, "batch_size": batch_size}.items():
+        if count < 1:
+            raise WrongCall(f"{name} is {count}; expected at least 1")
     if model.dense or not model.classes:
         has = "gives every pixel a class" if model.dense else "has no classes"
         raise WrongCall(

@@ -400,11 +400,12 @@ def run_probe(
         seed: seed of the draws.
 
     Raises:
-        WrongCall: for shots below 1.
+        WrongCall: for shots, draws or k below 1.
         BadData: if the training images show fewer than two classes.
     """
-    if shots is not None and shots < 1:
-        raise WrongCall(f"shots is {shots}; expected at least 1")
+    for name, count in {"shots": shots, "draws": draws, "k": k}.items():
+        if count is not None and count < 1:
+            raise WrongCall(f"{name} is {count}; expected at least 1")
     flags, counts = [], []
     for draw in range(1 if shots is None else draws):
         sample = (

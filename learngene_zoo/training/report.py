@@ -223,7 +223,9 @@ def _encode_picture(split: Any, index: int) -> dict[str, str]:
     except ZooError:
         return {"kind": "", "data": ""}
     image_CHW = getattr(images, "images", images)[0]
-    picture = Image.fromarray(image_CHW.permute(1, 2, 0).numpy().squeeze())
+    is_grey = len(image_CHW) == 1
+    pixels = (image_CHW[0] if is_grey else image_CHW.permute(1, 2, 0)).numpy()
+    picture = Image.fromarray(pixels)
     picture.thumbnail((2 * PICTURE_SIDE, 2 * PICTURE_SIDE))
     kind = "png" if max(picture.size) <= PICTURE_SIDE else "jpeg"
     stored = io.BytesIO()

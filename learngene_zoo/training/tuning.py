@@ -21,6 +21,7 @@ from learngene_zoo.training.evaluate import Evaluation, evaluate, judge
 from learngene_zoo.training.fit import M, describe_chance, prepare_training, with_trained_weights
 from learngene_zoo.training.heads import calibrate_head
 from learngene_zoo.training.loop import train
+from learngene_zoo.training.objectives import metric_for
 from learngene_zoo.training.report import report
 from learngene_zoo.training.watch import Epoch as Epoch
 from learngene_zoo.training.watch import Keep, Validation, Watch
@@ -82,9 +83,10 @@ def tune(
     if watch.keeps_start():
         calibrate_head(model, cast(Mapping[str, Any], start.provenance.get("head", {})))
     judged = judge(model, task, "test", start.input_format, run) if is_tested else None
-    history = [epoch.json(task.metric) for epoch in watch.history]
+    metric = metric_for(task).name
+    history = [epoch.json(metric) for epoch in watch.history]
     best = watch.describe_kept(history)
-    warnings = _describe_failure(failure, best, task.metric, task, recipe) if best else {}
+    warnings = _describe_failure(failure, best, metric, task, recipe) if best else {}
     metrics: dict[str, Json] = {
         "task": task.name,
         **{key: value for key, value in best.items() if key.startswith("validation")},

@@ -78,8 +78,6 @@ class Watch:
     history: list[Epoch] = field(default_factory=list)
     images: int = 0  # validation images; 0 where they give no accuracy
     state: StateDict | None = None  # of the epoch that is to be kept
-    _first: StateDict | None = None  # before the first step
-    _last: StateDict | None = None  # of the last epoch, where that is to be kept
     _losses: list[float] = field(default_factory=list)
     _began: float | None = None
 
@@ -105,16 +103,15 @@ class Watch:
                         break
         except TrainingFailed as error:
             failure = str(error)
-        self.finish(model, failed=bool(failure))
+        self.finish(model)
         return failure
 
     def begin(self, model: nn.Module, measure: Measure, epochs: int) -> None:
         """Evaluate the model before the first step, as epoch 0."""
         result = measure(model, None)
-        self._first = {name: tensor.cpu().clone() for name, tensor in state_of(model).items()}
+        self.state = {name: tensor.cpu().clone() for name, tensor in state_of(model).items()}
         self.history = [Epoch(epoch=0, step=0, loss=None, value=result.value, others=result.others)]
         self.images = result.images
-        self.state = self._first if self.keep == "best" else None
         say(self.run, f"{self._prefix}epoch 0 of {epochs}, before training: {result.text}")
 
     def end_step(self, step: Step, model: nn.Module, measure: Measure, epochs: int) -> bool:
@@ -147,31 +144,21 @@ class Watch:
             others=result.others,
         )
         self.history.append(epoch)
-        if choose_epoch(self.history, self.images) is epoch and self.keep == "best":
+        if self._choose(self.history) is epoch:
             self.state = {name: tensor.cpu().clone() for name, tensor in state_of(current).items()}
             self._save(epoch)
-        elif self.keep == "last":
-            self._last = {name: tensor.cpu().clone() for name, tensor in state_of(current).items()}
         others = {f"{OTHER}{name}": value for name, value in result.others.items()}
         step.report({VALUE: result.value, "epoch_loss": loss, **others})
         seconds = time.monotonic() - self._began
         line = f"{self._prefix}epoch {epoch.epoch} of {epochs}: loss {loss:.4f}, {result.text}"
         say(self.run, f"{line}, {human_seconds(seconds)}")
         self._losses, self._began = [], time.monotonic()
-        stop = self._is_exhausted()
-        # Without its last step the loop does not put the average in place
-        if stop and self.keep == "last":
-            self.state = state_of(current)
-        return stop
+        return self._is_exhausted()
 
-    def finish(self, model: nn.Module, failed: bool) -> None:
-        """Give the model the weights to keep; after a failure of an earlier epoch or the start."""
+    def finish(self, model: nn.Module) -> None:
+        """Give the model the weights to keep."""
         if self._began is None:
             self._resume(before=None)
-        if failed and self.state is None and self._last is None:
-            self.history = self.history[:1]  # the weights of the others are gone
-        if failed and self.state is None:
-            self.state = self._last or self._first
         if self.state is not None:
             model.load_state_dict(dict(self.state))
         model.eval()
@@ -183,18 +170,19 @@ class Watch:
 
     def keeps_start(self) -> bool:
         """Return whether the weights that are kept are those before training."""
-        chosen = self.history[-1:] if self.keep == "last" else [self._choose()]
-        return all(epoch is None or epoch.epoch == 0 for epoch in chosen)
+        chosen = self._choose(self.history)
+        return chosen is None or chosen.epoch == 0
 
-    def _choose(self) -> Epoch | None:
-        return choose_epoch(self.history, self.images)
+    def _choose(self, history: Sequence[Epoch]) -> Epoch | None:
+        """Return the epoch of these whose weights are kept; None without epochs."""
+        if self.keep == "last":
+            return history[-1] if history else None
+        return choose_epoch(history, self.images)
 
     def describe_kept(self, history: Sequence[dict[str, Json]]) -> dict[str, Json]:
         """Return the record of the epoch whose weights are kept; {} if there is none."""
-        chosen = self._choose()
-        if chosen is None:
-            return {}
-        return history[-1 if self.keep == "last" else self.history.index(chosen)]
+        chosen = self._choose(self.history)
+        return {} if chosen is None else history[self.history.index(chosen)]
 
     def _is_exhausted(self) -> bool:
         best = _find_best(self.history)
@@ -219,8 +207,8 @@ class Watch:
                 f"{path} does not say what was trained; start again without Run(resume=True), with "
                 "force=True"
             ) from error
-        chosen = choose_epoch(self.history, self.images)
-        if chosen is not None and chosen.epoch and self.keep == "best":
+        chosen = self._choose(self.history)
+        if chosen is not None and chosen.epoch:
             self.state, _ = load_result(self.run.folder / f"{BEST}{chosen.epoch}")
 
     def _restore_line(self, line: Mapping[str, Any]) -> None:
@@ -245,8 +233,8 @@ class Watch:
             return
         save_result(folder / f"{BEST}{epoch.epoch}", self.state, {"step": epoch.step})
         reached = checkpoint.newest_step(folder)
-        resumed = choose_epoch(
-            [candidate for candidate in self.history if candidate.step <= reached], self.images
+        resumed = self._choose(
+            [candidate for candidate in self.history if candidate.step <= reached]
         )
         needed = {
             f"{BEST}{candidate.epoch}"

@@ -72,7 +72,14 @@ def train_network(
     Returns:
         The network's tensors and the metrics.
     """
-    from learngene_zoo.plugin import guide, mark_chance, state_of, train, training_images
+    from learngene_zoo.plugin import (
+        guide,
+        mark_chance,
+        metric_for,
+        state_of,
+        train,
+        training_images,
+    )
     from lgzoo_pool.modules.network import measure_paths, stitch_anchors
     from lgzoo_pool.modules.objectives import SampledPaths, freeze_anchors
 
@@ -97,7 +104,7 @@ def train_network(
     limit = settings.paths.evaluated
     metrics = measure_paths(network, names, task, input_format, run, images=limit)
     if rows := metrics.get("paths"):
-        best = max(row[task.metric] for row in rows)
+        best = max(row[metric_for(task).name] for row in rows)
         training |= mark_chance(best, task, recipe, images=limit)
     return state_of(network.cpu()), {"training": training, **metrics}
 

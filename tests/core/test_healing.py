@@ -136,6 +136,22 @@ def test_a_diverged_training_leaves_the_last_good_weights(
         assert f"the loss patches is nan; the model {model} is kept" in metrics["warning"]
 
 
+def test_maps_are_not_fitted_to_tokens_that_are_not_finite(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = fitting.read_moments
+
+    def spoil_judged(*args: Any) -> Iterator[tuple[bool, dict[str, TokenMoments]]]:
+        for is_judged, parts in read(*args):
+            for part in parts.values() if is_judged else ():
+                part.squares.fill_(float("nan"))
+            yield is_judged, parts
+
+    monkeypatch.setattr(fitting, "read_moments", spoil_judged)
+    with pytest.raises(TrainingFailed, match=r"the tokens of .* are not finite"):
+        lg.heal("two", "tiny", **SETTINGS)
+
+
 def killed_after(steps: int) -> Any:
     """Return a `train` that saves after every step and raises `Killed` at the given step."""
 

@@ -89,6 +89,12 @@ def test_a_model_without_a_class_per_image_is_refused(
         )
 
 
+@pytest.mark.parametrize("counts", [{"top": 0}, {"top": -1}, {"batch_size": 0}], ids=str)
+def test_counts_below_one_are_refused(counts: dict[str, int], pictures: Path) -> None:
+    with pytest.raises(WrongCall, match=r"(top|batch_size) is .*; expected at least 1"):
+        lifecycle.predict(MODEL, pictures / "ant" / "0.png", run=RUN, **counts)  # type: ignore[arg-type]
+
+
 def call(*words: str, stdin: str = "") -> tuple[int, str, list[str]]:
     got = CliRunner().invoke(main, ["predict", "model", *words, "--threads", "1"], input=stdin)
     assert got.exception is None or isinstance(got.exception, SystemExit), got.exception

@@ -38,6 +38,7 @@ from learngene_zoo.training.objectives import (
     objective_for,
     training_images,
 )
+from learngene_zoo.training.tuning import tune
 
 SPEC = ViTSpec(layers=1, width=24, heads=2, classes=3, image_size=16, patch_size=4, dense=True)
 COUNT = 36
@@ -340,6 +341,15 @@ def test_a_dense_model_learns() -> None:
     assert metrics["validation_mIoU"] > 0.6
     assert trained.spec.dense
     assert (trained.task, trained.class_names) == ("blobs", ("none", "dim", "bright"))
+
+
+def test_the_epochs_of_a_fine_tuning_have_the_mean_iou() -> None:
+    trained = tune(start(), task(), Recipe(epochs=1, batch_size=12, augment="light"), Run())
+    metrics: Any = trained.provenance["metrics"]
+    assert "validation_accuracy" not in metrics
+    assert metrics["validation_mIoU"] in [row["validation_mIoU"] for row in metrics["history"]]
+    assert "validation mIoU" in trained.files["report.html"]
+    assert trained.files["report.html"].count("<svg") == 1  # one epoch has no curve of the loss
 
 
 def test_pieces_of_a_batch_and_operations_of_all_kinds_are_trained_on() -> None:

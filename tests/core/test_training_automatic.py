@@ -18,7 +18,12 @@ from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
 from learngene_zoo.testing import tiny_task
 from learngene_zoo.training import automatic
-from learngene_zoo.training.automatic import LEARNING_RATES, find_largest, resolve_auto
+from learngene_zoo.training.automatic import (
+    LEARNING_RATES,
+    find_batch_size,
+    find_largest,
+    resolve_auto,
+)
 
 TASK = tiny_task()
 START = assemble(
@@ -54,6 +59,14 @@ def test_a_processor_has_a_stated_batch_that_can_be_accumulated(
         ["batch_size"],
     )
     assert (recipe.batch_size, record) == (batch_size, {"batch_size": "auto"})
+
+
+def test_the_batch_of_a_processor_can_be_shared_by_the_processes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(automatic, "world", lambda: 3)
+    recipe = replace(RECIPE, batch_size=4, accumulate=4)
+    assert find_batch_size(recipe, START, TASK, "", RUN)[1] == {"batch_size": 60}
 
 
 def script_values(monkeypatch: pytest.MonkeyPatch, *values: float | Exception) -> list[Recipe]:

@@ -230,6 +230,13 @@ def test_tokens_of_other_patches_cannot_be_compared() -> None:
         TokenLoss(spec, spec.with_(image_size=2 * spec.image_size), 0)
 
 
+@pytest.mark.parametrize("softness", ["soft", "hard"])
+def test_logits_of_other_patches_cannot_be_compared(softness: Any) -> None:
+    student, teacher = (Features(answers=[torch.zeros(2, patches, 3)]) for patches in (16, 4))
+    with pytest.raises(WrongCall, match="with the same classes and patches"):
+        logits_loss(softness)(student, teacher)
+
+
 # --- where the teacher comes from
 # -------------------------------------------------------------------------------------
 

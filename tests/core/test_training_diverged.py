@@ -112,6 +112,31 @@ def test_the_best_epoch_before_it_diverged_is_kept_and_named(
     assert "the training diverged" in model.files["report.html"]
 
 
+@pytest.mark.parametrize("keep", ["best", "last"])
+def test_a_resumed_training_that_diverges_keeps_the_same_epoch(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, keep: Any
+) -> None:
+    def fail_with(error: BaseException) -> Any:
+        def train(*args: Any, **kwargs: Any) -> Iterator[loop.Step]:
+            for step in loop.train(*args, **kwargs, seconds_between_checkpoints=0):
+                if step.epoch == 2:
+                    raise error
+                yield step
+
+        return train
+
+    diverge = fail_with(TrainingFailed("the loss cross_entropy is nan; try a lower --lr"))
+    monkeypatch.setattr(tuning, "train", diverge)
+    full = tune(START, TASK, RECIPE, RUN, keep=keep)
+    monkeypatch.setattr(tuning, "train", fail_with(KeyboardInterrupt()))
+    with pytest.raises(KeyboardInterrupt):
+        tune(START, TASK, RECIPE, replace(RUN, folder=tmp_path), keep=keep)
+    monkeypatch.setattr(tuning, "train", diverge)
+    resumed = tune(START, TASK, RECIPE, replace(RUN, folder=tmp_path, resume=True), keep=keep)
+    assert is_same(resumed, full.state)
+    assert resumed.provenance["metrics"] == full.provenance["metrics"]
+
+
 def test_the_weights_before_training_are_kept_if_no_epoch_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -291,7 +291,7 @@ def test_the_watch_keeps_the_start_where_no_epoch_is_better() -> None:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(1.0)
-    watch.finish(model, failed=False)
+    watch.finish(model)
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
 
 

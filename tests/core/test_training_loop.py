@@ -17,6 +17,7 @@ from training_toy import CLASSES, ToyLoader, ToyModel, toy_objective
 from learngene_zoo.errors import Refused, TrainingFailed, Unavailable, WrongCall
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
+from learngene_zoo.training import loop
 from learngene_zoo.training.loop import learning_rate, train
 from learngene_zoo.training.objectives import Classification
 
@@ -278,6 +279,25 @@ def test_weights_that_are_not_finite_are_never_saved(tmp_path):
     with pytest.raises(TrainingFailed, match=r"model\.net\.1\.bias is not finite after step 2"):
         next(steps)
     assert [path.name for path in tmp_path.glob("*checkpoint-*")] == ["checkpoint-1"]
+
+
+def test_of_several_processes_none_fails_alone_when_it_saves(tmp_path, monkeypatch):
+    """Only the first process saves, and the others would wait for it in the next step."""
+    monkeypatch.setattr(loop, "world", lambda: 2)
+    objective = toy_objective()
+    steps = train(
+        objective,
+        ToyLoader(),
+        replace(RECIPE, ema=None),
+        Run(folder=tmp_path),
+        seconds_between_checkpoints=0,
+    )
+    next(steps)
+    with torch.no_grad():
+        objective.model.net[1].bias[0] = math.inf
+    with pytest.raises(TrainingFailed, match="the loss cross_entropy is nan at step 2 of 15"):
+        next(steps)
+    assert not list(tmp_path.glob("*checkpoint-*"))
 
 
 def test_bf16_and_fp32_in_one_process():

@@ -196,14 +196,15 @@ def test_shots_are_drawn_of_every_class_and_use_the_penalty_of_big_vision() -> N
     assert probe.interval[0] < probe.value < probe.interval[1]
 
 
-def test_one_class_and_no_shots_are_refused() -> None:
+def test_one_class_and_counts_below_one_are_refused() -> None:
     features = draw_features(9, 4)
     alone = Features(features.values, np.zeros(9, dtype=np.int64))
     for call in (lambda: fit_ridge(alone, 3), lambda: is_right_left_out(alone)):
         with pytest.raises(BadData, match="one class; a linear probe needs at least two"):
             call()
-    with pytest.raises(WrongCall, match="shots is 0"):
-        run_probe(features, features, tiny_task(), "test", "knn", shots=0)
+    for counts in ({"shots": 0}, {"shots": 1, "draws": 0}, {"k": 0}, {"k": -1}):
+        with pytest.raises(WrongCall, match=f"{[*counts][-1]} is .*; expected at least 1"):
+            run_probe(features, features, tiny_task(), "test", "knn", **counts)
 
 
 def make_model() -> Descendant:

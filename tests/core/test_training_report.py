@@ -4,11 +4,16 @@ beyond a phone's.
 
 from __future__ import annotations
 
+import base64
+import io
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
+import torch
 from PIL import Image
 
 from learngene_zoo.artifacts.descendant import assemble
@@ -18,6 +23,7 @@ from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks.folders import open_folder
 from learngene_zoo.testing import tiny_task
+from learngene_zoo.training.report import _encode_picture
 from learngene_zoo.training.tuning import tune
 
 RUN = Run(threads=1, device="cpu")
@@ -54,6 +60,16 @@ def test_mistakes_are_named_by_their_paths(tmp_path: Path) -> None:
 def test_an_image_without_a_file_has_its_number() -> None:
     page, _ = make_page(tiny_task(), classes=3)
     assert re.search(r"<figcaption><b>image \d+</b>", page)
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (1, 1, 5), (3, 1, 5), (3, 5, 1), (1, 4, 5)])
+def test_an_image_with_a_side_of_one_pixel_is_shown_as_it_is(shape: tuple[int, int, int]) -> None:
+    image_CHW = torch.randint(256, shape, dtype=torch.uint8)
+    split = SimpleNamespace(__getitems__=lambda indices: [image_CHW])
+    picture = Image.open(io.BytesIO(base64.b64decode(_encode_picture(split, 0)["data"])))
+    pixels = np.asarray(picture).reshape(*shape[1:], shape[0])
+    assert picture.size == (shape[2], shape[1])
+    assert np.array_equal(pixels, image_CHW.permute(1, 2, 0).numpy())
 
 
 def test_the_page_has_both_colour_schemes_and_no_fixed_width_beyond_a_telephone() -> None:

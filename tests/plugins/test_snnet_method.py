@@ -24,6 +24,7 @@ from learngene_zoo.method.sizes import Budget, Target
 from learngene_zoo.pretrained.ancestry import Ancestry
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import with_settings
+from learngene_zoo.tasks.task import Samples
 from learngene_zoo.testing import tiny_task
 from learngene_zoo.training import fit
 from learngene_zoo.training.evaluate import evaluate
@@ -50,6 +51,23 @@ def make_anchors(depths: tuple[int, ...] = (2, 2)) -> list[Ancestry]:
     return [replace(ancestry, class_names=TASK.class_names) for ancestry in anchors(depths)]
 
 
+class MaskedSplit:
+    """The images of a split of the tiny task, with a mask of their class."""
+
+    def __init__(self, name: str) -> None:
+        self.split = TASK.split(name)
+        self.labels = self.split.labels
+
+    def __len__(self) -> int:
+        return len(self.split)
+
+    def __getitems__(self, indices: Sequence[int]) -> Samples:
+        images: Any = self.split.__getitems__(indices)
+        labels = torch.as_tensor([int(self.labels[index]) for index in indices], dtype=torch.uint8)
+        masks = labels[:, None, None].expand(-1, *images.shape[-2:]).contiguous()
+        return Samples(images, masks=masks)
+
+
 @pytest.fixture(scope="module")
 def gene() -> Learngene:
     return extract_snnet(anchors((2, 3)), unequal="window")  # more paths than by the released rule
@@ -69,6 +87,13 @@ def test_what_an_extraction_holds(gene: Learngene) -> None:
     assert metrics["stitches"]["images"] == 16
     assert metrics["training"]["training_images"] == 32
     assert 0 < metrics["stitches"]["norm_ratio"]["mean"] < 2
+
+
+def test_a_task_with_masks_is_evaluated_by_its_mean_iou() -> None:
+    dense = replace(TASK, name="masks", kind="segmentation", open_split=MaskedSplit)
+    metrics = extract_snnet(task=dense).config.metrics
+    assert all(0 <= row["mIoU"] <= 1 for row in metrics["paths"])
+    assert "warning" not in metrics["training"]
 
 
 def test_the_recorded_accuracy_is_that_of_the_descendant(gene: Learngene) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,9 +14,14 @@ from tal_toy import build_ancestry
 from learngene_zoo.artifacts.descendant import assemble
 from learngene_zoo.artifacts.records import LearngeneConfig
 from learngene_zoo.errors import BadFile, WrongCall
+from learngene_zoo.families.forward import compute_pooled
+from learngene_zoo.families.gpt2.spec import Gpt2Spec
+from learngene_zoo.families.tensors import initial, model_of
+from learngene_zoo.families.text_format import Tokens
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.transforms import normalise_images
 from learngene_zoo.testing import tiny_task
+from lgzoo_tal.modules import embedding
 from lgzoo_tal.modules.embedding import compute_embedding, open_recorded_ancestry
 
 
@@ -51,6 +57,20 @@ def test_it_tells_tasks_and_ancestries_apart() -> None:
     assert not torch.equal(
         mine, compute_embedding(second.model(), a, second.input_format, Run(), None)
     )
+
+
+def test_a_process_without_a_text_of_a_batch_adds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("transformers")
+    spec = Gpt2Spec(layers=1, width=32, heads=4, classes=3, vocabulary=9, positions=6, pad_token=0)
+    model, ids = model_of(spec, initial(spec, 0)), torch.randint(1, 9, (4, 6))
+    texts = Tokens(ids, torch.ones_like(ids))
+    batches = [SimpleNamespace(inputs=texts), SimpleNamespace(inputs=texts[torch.arange(0)])]
+    loader = SimpleNamespace(epoch=lambda _: batches)
+    monkeypatch.setattr(embedding, "sample_images", lambda *_, **__: loader)
+    result = compute_embedding(model, tiny_task(), None, Run(device="cpu"), None)  # type: ignore[arg-type]
+    with torch.no_grad():
+        expected = compute_pooled(model.eval(), texts).mean(dim=0)
+    assert torch.allclose(result, expected, atol=1e-6)
 
 
 def test_a_dense_ancestry_gives_the_mean_of_its_patches() -> None:

@@ -53,9 +53,10 @@ def fit_maps(objective: Recovery, images: Task, count: int, seed: int, run: Run)
                     sums[name] = add_moments(sums.get(name), part)
     fitted, judged = add_processes(fitted), add_processes(judged)
     for name, moments in fitted.items():
-        if not moments.is_finite():
+        others = judged.get(name, moments)
+        if not (moments.is_finite() and others.is_finite()):
             raise TrainingFailed(f"the tokens of {images.name} are not finite ({name})")
-        weight_ED, bias_E, _ = solve_map(moments, judged.get(name, moments))
+        weight_ED, bias_E, _ = solve_map(moments, others)
         layer: Any = objective.maps[name]
         with torch.no_grad():
             layer.weight.copy_(weight_ED)

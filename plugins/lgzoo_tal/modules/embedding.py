@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
 from learngene_zoo.plugin import (
@@ -88,11 +87,12 @@ def compute_embedding(
     total, count = torch.zeros((), dtype=torch.float64), 0
     with torch.no_grad():
         for batch in loader.epoch(0):
-            features_BE = average_patches(compute_pooled(model, batch.inputs.to(device)))
-            total = total + features_BE.double().sum(dim=0).cpu()
-            count += len(batch.inputs)
+            if len(batch.inputs):  # the processes share the images of a batch
+                features_BE = average_patches(compute_pooled(model, batch.inputs.to(device)))
+                total = total + features_BE.double().sum(dim=0).cpu()
+                count += len(batch.inputs)
     sums, counts = zip(*gather_values((total.numpy(), count)))
-    return torch.from_numpy(np.sum(sums, axis=0) / sum(counts)).float()
+    return torch.from_numpy(sum(sums) / sum(counts)).float()
 
 
 def extract_feature(model: VisionTransformer, tokens_BNE: torch.Tensor) -> torch.Tensor:
