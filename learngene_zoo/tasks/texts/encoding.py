@@ -155,7 +155,10 @@ class Encoder:
 
 
 def describe_truncation(texts: Sequence[Text], form: TextFormat) -> str:
-    """Return a note on how many texts are longer than a model takes; "" if none is."""
+    """Return a note on how many texts are longer than a model takes; "" if none is.
+
+    Raises `BadFile` for pairs that the tokenizer cannot separate.
+    """
     encoder, parts = Encoder.of(form), list[Any](texts)
     lengths = [
         len(encoding.ids) + (isinstance(text, tuple) and encoder.separator is not None)
