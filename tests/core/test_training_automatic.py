@@ -66,7 +66,7 @@ def test_the_batch_of_a_processor_can_be_shared_by_the_processes(
 ) -> None:
     monkeypatch.setattr(automatic, "world", lambda: 3)
     recipe = replace(RECIPE, batch_size=4, accumulate=4)
-    assert find_batch_size(recipe, START, TASK, "", RUN)[1] == {"batch_size": 60}
+    assert find_batch_size(recipe, START, TASK, None, "", RUN)[1] == {"batch_size": 60}
 
 
 def script_values(monkeypatch: pytest.MonkeyPatch, *values: float | Exception) -> list[Recipe]:
