@@ -89,7 +89,7 @@ def refuse_heads(width: int, heads: int | None, ancestry: Spec, *, is_nested: bo
 
 def can_narrow_heads(ancestry: Spec, *, is_nested: bool) -> bool:
     """Return whether heads can have fewer channels than the ancestry model's."""
-    fixed = (*list_fixed_head_features(ancestry), *list_fixed_width_features(ancestry))
+    fixed = (*_list_unsolved_head_features(ancestry), *list_fixed_width_features(ancestry))
     return not (is_nested or fixed)
 
 
@@ -117,7 +117,7 @@ def check_narrow_heads(ancestry: Spec, *, is_nested: bool) -> None:
         is_nested: whether the streams of its descendants are nested, in groups as wide as a head.
     """
     widths = ", ".join(map(str, _list_whole_widths(ancestry)))
-    for feature in list_fixed_head_features(ancestry):
+    for feature in _list_unsolved_head_features(ancestry):
         raise WrongCall(
             f"the ancestry model has {feature}, so its heads keep their {ancestry.head_width} "
             f"channels; choose width {widths}"
@@ -129,26 +129,25 @@ def check_narrow_heads(ancestry: Spec, *, is_nested: bool) -> None:
         )
 
 
-def list_rotary_features(spec: Spec) -> list[str]:
-    """Return why heads keep their channels in a model of a family with rotary positions.
-
-    Empty for a model of another family.
-    """
-    if not spec.supports_rotary:
-        return []
-    if getattr(spec, "rotary", False):
-        return ["rotary positions, which turn pairs of channels"]
-    return [f"attention of the family {spec.family!r}, which is not implemented for narrower heads"]
-
-
 def list_fixed_head_features(spec: Spec) -> list[str]:
     """Return features of a model whose heads have to keep their channels."""
+    other = f"attention of the family {spec.family!r}, which is not implemented for narrower heads"
+    is_rotary = getattr(spec, "rotary", False)
     features = {
-        **dict.fromkeys(list_rotary_features(spec), True),
+        "rotary positions, which turn pairs of channels": is_rotary,
+        other: spec.supports_rotary and not is_rotary,
         "norms of queries and keys": getattr(spec, "qk_norm", False),
-        "heads narrower than its width": spec.heads_width != spec.width,
     }
     return [feature for feature in features if features[feature]]
+
+
+def _list_unsolved_head_features(spec: Spec) -> list[str]:
+    """Return features of a model whose heads keep their channels in descendants of closed_form."""
+    is_narrower = spec.heads_width != spec.width
+    return [
+        *list_fixed_head_features(spec),
+        *(["heads narrower than its width"] if is_narrower else []),
+    ]
 
 
 def list_fixed_width_features(spec: Spec) -> list[str]:

@@ -19,7 +19,7 @@ from lgzoo_closed_form.calibration import (
     open_calibration_task,
     sample_pictures,
 )
-from lgzoo_closed_form.limits import list_rotary_features
+from lgzoo_closed_form.limits import list_fixed_head_features
 from lgzoo_closed_form.sizes import (
     Counts,
     count_by_block,
@@ -205,12 +205,6 @@ def check_head_dim(spec: Spec, head_dim: int | None, *, is_compensated: bool = T
         )
     if not is_compensated:
         raise WrongCall("head_dim needs images; leave out --no-compensate, or leave out --head-dim")
-
-
-def list_fixed_head_features(spec: Spec) -> list[str]:
-    """Return features of a model whose heads keep all their channels."""
-    norms = ["norms of queries and keys"] if getattr(spec, "qk_norm", False) else []
-    return [*norms, *list_rotary_features(spec)]
 
 
 def derive_selected_spec(

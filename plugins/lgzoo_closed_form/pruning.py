@@ -44,6 +44,7 @@ from learngene_zoo.plugin import (
 )
 from lgzoo_closed_form import uniform
 from lgzoo_closed_form.calibration import Calibration, sample_pictures
+from lgzoo_closed_form.limits import list_fixed_head_features
 from lgzoo_closed_form.pruned import (
     DAMPING,
     PRUNED_AXES,
@@ -59,7 +60,6 @@ from lgzoo_closed_form.pruned import (
     collect_learngene,
     derive_selected_spec,
     derive_uncut_spec,
-    list_fixed_head_features,
     name_importances,
     read_importances,
     select_shares,

@@ -90,9 +90,9 @@ def test_a_model_without_a_class_per_image_is_refused(
 
 
 @pytest.mark.parametrize("counts", [{"top": 0}, {"top": -1}, {"batch_size": 0}], ids=str)
-def test_counts_below_one_are_refused(counts: dict[str, int], pictures: Path) -> None:
+def test_counts_below_one_are_refused(counts: dict[str, Any], pictures: Path) -> None:
     with pytest.raises(WrongCall, match=r"(top|batch_size) is .*; expected at least 1"):
-        lifecycle.predict(MODEL, pictures / "ant" / "0.png", run=RUN, **counts)  # type: ignore[arg-type]
+        lifecycle.predict(MODEL, pictures / "ant" / "0.png", run=RUN, **counts)
 
 
 def call(*words: str, stdin: str = "") -> tuple[int, str, list[str]]:

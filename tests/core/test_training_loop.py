@@ -263,15 +263,15 @@ def test_a_loss_that_is_not_finite_stops_training_and_keeps_the_last_checkpoint(
     assert all(torch.isfinite(p).all() for p in objective.parameters())
 
 
+def train_without_average(objective, folder):
+    """Train with a checkpoint after every step."""
+    recipe, run = replace(RECIPE, ema=None), Run(folder=folder)
+    return train(objective, ToyLoader(), recipe, run, seconds_between_checkpoints=0)
+
+
 def test_weights_that_are_not_finite_are_never_saved(tmp_path):
     objective = toy_objective()
-    steps = train(
-        objective,
-        ToyLoader(),
-        replace(RECIPE, ema=None),
-        Run(folder=tmp_path),
-        seconds_between_checkpoints=0,
-    )
+    steps = train_without_average(objective, tmp_path)
     next(steps)
     next(steps)
     with torch.no_grad():
@@ -285,13 +285,7 @@ def test_of_several_processes_none_fails_alone_when_it_saves(tmp_path, monkeypat
     """Only the first process saves, and the others would wait for it in the next step."""
     monkeypatch.setattr(loop, "world", lambda: 2)
     objective = toy_objective()
-    steps = train(
-        objective,
-        ToyLoader(),
-        replace(RECIPE, ema=None),
-        Run(folder=tmp_path),
-        seconds_between_checkpoints=0,
-    )
+    steps = train_without_average(objective, tmp_path)
     next(steps)
     with torch.no_grad():
         objective.model.net[1].bias[0] = math.inf

@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -67,7 +68,8 @@ def test_a_process_without_a_text_of_a_batch_adds_nothing(monkeypatch: pytest.Mo
     batches = [SimpleNamespace(inputs=texts), SimpleNamespace(inputs=texts[torch.arange(0)])]
     loader = SimpleNamespace(epoch=lambda _: batches)
     monkeypatch.setattr(embedding, "sample_images", lambda *_, **__: loader)
-    result = compute_embedding(model, tiny_task(), None, Run(device="cpu"), None)  # type: ignore[arg-type]
+    unused: Any = None  # what the replaced sampling would read
+    result = compute_embedding(model, tiny_task(), unused, Run(device="cpu"), None)
     with torch.no_grad():
         expected = compute_pooled(model.eval(), texts).mean(dim=0)
     assert torch.allclose(result, expected, atol=1e-6)
