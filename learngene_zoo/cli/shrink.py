@@ -32,7 +32,7 @@ from learngene_zoo.cli.options import (
 )
 from learngene_zoo.cli.plan import size_rows
 from learngene_zoo.cli.sections import DetailOption, SettingsCommand, SizeOption, TrainingOption
-from learngene_zoo.cli.train import DECAY, RATE
+from learngene_zoo.cli.train import DECAY, RATE, WARMUP
 from learngene_zoo.families.spec import TextSpec
 from learngene_zoo.lifecycle.shrinking.request import ShrinkConfig
 from learngene_zoo.method.sizes import Budget
@@ -193,7 +193,7 @@ command = SettingsCommand(
         *options_of(
             lifecycle.FINETUNE,
             without=(*lifecycle.AUTO_SETTINGS, *LEFT_OUT),
-            defaults={"layer_decay": DECAY},
+            defaults={"layer_decay": DECAY, "warmup": WARMUP},
         ),
         *job_options("shrunk", without=("tracker",)),
     ],

@@ -269,12 +269,13 @@ def _facts(metrics: Mapping[str, Any]) -> dict[str, Any]:
     return {**epoch, "metric": metric, "value": value, "low": low, "high": high, "images": images}
 
 
-# Descriptions of `lifecycle.choose_rates` for --help.
+# Descriptions of `lifecycle.choose_rates` and `adapt_to_steps` for --help.
 RATE = (
     f"{lifecycle.FINETUNE.lr:g} up to width {lifecycle.FULL_RATE}; wider "
     f"{lifecycle.FINETUNE.lr * lifecycle.FULL_RATE:g}/width, or {lifecycle.INHERITED_LR:g} if "
-    "pretrained"
+    f"pretrained; less if pretrained and an epoch has under {lifecycle.WARMUP_STEPS} steps"
 )
+WARMUP = f"{lifecycle.FINETUNE.warmup:g}; at least {lifecycle.WARMUP_STEPS} steps if pretrained"
 DECAY = (
     f"1; {lifecycle.INHERITED_DECAY:g} on images if pretrained and wider than {lifecycle.FULL_RATE}"
 )
@@ -310,7 +311,9 @@ finetune_command = SettingsCommand(
         ),
         *auto_options_of(lifecycle.FINETUNE, lifecycle.AUTO_SETTINGS, lr=RATE),
         *options_of(
-            lifecycle.FINETUNE, without=lifecycle.AUTO_SETTINGS, defaults={"layer_decay": DECAY}
+            lifecycle.FINETUNE,
+            without=lifecycle.AUTO_SETTINGS,
+            defaults={"layer_decay": DECAY, "warmup": WARMUP},
         ),
         *job_options("finetuned"),
     ],

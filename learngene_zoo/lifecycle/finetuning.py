@@ -14,6 +14,7 @@ from learngene_zoo.errors import WrongCall, unknown
 from learngene_zoo.lifecycle.opening import find_origins, open_task_for, own_run
 from learngene_zoo.lifecycle.rates import (
     FINETUNE,
+    adapt_to_steps,
     check_text_recipe,
     choose_fit,
     choose_rates,
@@ -126,8 +127,9 @@ def finetune(
         model: a model or a reference to one.
         task: default: the task for which the model was built. A model from the bundled ancestry
             that was built without a task is trained on `digits`.
-        recipe: default: `Recipe()` with a learning rate and a layer decay that depend on the width
-            of the model and on whether its weights are pretrained (`lgzoo finetune --help`).
+        recipe: default: `Recipe()` with a learning rate, a layer decay and a warm-up that depend on
+            the width of the model, on whether its weights are pretrained, and on the number of
+            training images (`lgzoo finetune --help`).
         tuning: the other settings.
         preset: replaces the recipe: "paper" is the recipe of the paper of the method that built the
             model, with the paper's learning rate for the task, if there is one.
@@ -158,7 +160,15 @@ def finetune(
     data = open_task_for(start, task, "finetune", run)
     has_rate = recipe is not None or "lr" in settings or data.name in named.task_lr
     defaults = _choose_defaults(start, data, named, recipe, preset, has_rate=has_rate)
+    is_default = recipe is None and preset is None and is_pretrained(start)
     recipe, tuning, _ = _named_settings(defaults, tuning, settings)
+    if is_default:
+        adapted = adapt_to_steps(recipe, data.sizes["train"])
+        recipe = replace(
+            recipe,
+            lr=recipe.lr if has_rate else adapted.lr,
+            warmup=recipe.warmup if "warmup" in settings else adapted.warmup,
+        )
     if data.is_text:
         check_text_recipe(recipe)
         if tuning.fit:
@@ -178,7 +188,7 @@ def finetune(
             fresh, data, resolved, run, keep=tuning.keep, patience=tuning.patience, lesson=lesson
         )
         if not has_rate:
-            say(run, describe_rates(start, recipe))
+            say(run, describe_rates(start, recipe, data.sizes["train"]))
         records = {"teacher": lesson and lesson.identity, "found": tried}
         kept = {name: record for name, record in records.items() if record}
         return replace(result, provenance={**result.provenance, **kept})

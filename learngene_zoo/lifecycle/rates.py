@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from learngene_zoo.errors import WrongCall
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
     from learngene_zoo.tasks.task import Task
 
 FINETUNE = Recipe(epochs=20, batch_size=64, lr=3e-3, warmup=1.0)
+# The steps of warm-up of a pretrained model, and the steps of an epoch from which it has the full
+# learning rate; see benchmarks/few_images.py.
+WARMUP_STEPS = 5
 # Learning rates of `heal`, of the same models and of all others; see benchmarks/heal_rates.py.
 INHERITED_HEAL_LR, HEAL_LR = FLAT_LR, 1e-3
 
@@ -32,6 +37,26 @@ def choose_rates(model: Descendant | TimmModel) -> tuple[float, float]:
     if _find_inherited_width(model) > FULL_RATE:
         return INHERITED_LR, INHERITED_DECAY
     return rate_for(model.width), 1.0
+
+
+def adapt_to_steps(recipe: Recipe, images: int) -> Recipe:
+    """Return the recipe of a pretrained model for a number of training images.
+
+    The first steps of Adam move every weight by the learning rate, whatever its gradient is. With
+    few steps in an epoch, the warm-up of a recipe is over before the moving averages have seen
+    more than one or two batches, and inherited features are lost. The warm-up therefore has at
+    least `WARMUP_STEPS` steps (but at most half of the training), and the learning rate falls in
+    proportion if an epoch has fewer steps. docs/results/finetuning.md has the measurements.
+
+    Args:
+        recipe: with the learning rate and the warm-up of a training with more images.
+        images: the number of training images (or texts) of the task.
+    """
+    steps = math.ceil(min(images, recipe.images or images) / recipe.batch_size)
+    if not 0 < steps < WARMUP_STEPS:
+        return recipe
+    warmup = max(recipe.warmup, min(WARMUP_STEPS / steps, recipe.epochs / 2))
+    return replace(recipe, lr=float(f"{recipe.lr * steps / WARMUP_STEPS:.3g}"), warmup=warmup)
 
 
 def choose_heal_rate(model: Descendant) -> float:
@@ -99,15 +124,22 @@ def _find_inherited_width(model: Descendant | TimmModel) -> int:
     return max((width for width in widths if isinstance(width, int)), default=0)
 
 
-def describe_rates(model: Descendant | TimmModel, recipe: Recipe) -> str:
-    """Return a line that names the default rates and the reason for them."""
+def describe_rates(model: Descendant | TimmModel, recipe: Recipe, images: int) -> str:
+    """Return a line that names the default rates and the reason for them.
+
+    Args:
+        model: the model before training.
+        recipe: the recipe of the training.
+        images: the number of training images of the task.
+    """
     width = _find_inherited_width(model)
+    rates, reason = f"the learning rate was {recipe.lr:g}", f"models of width {model.width}"
     if width > FULL_RATE:
-        rates = f"the learning rate was {recipe.lr:g} and the layer decay {recipe.layer_decay:g}"
-        return (
-            f"{rates}, the defaults of models with weights of a pretrained model of width {width}"
-        )
-    return f"the learning rate was {recipe.lr:g}, the default of models of width {model.width}"
+        rates += f" and the layer decay {recipe.layer_decay:g}"
+        reason = f"models with weights of a pretrained model of width {width}"
+    if recipe.lr < choose_rates(model)[0]:
+        reason += f" with few training images ({images})"
+    return f"{rates}, the default{'s' if width > FULL_RATE else ''} of {reason}"
 
 
 def rate_for(width: int) -> float:

@@ -339,14 +339,61 @@ def test_the_gentle_rates_are_used_and_said_unless_others_are_named(
         )
         return model.provenance["recipe"]["lr"], model.provenance["recipe"].get("layer_decay", 1.0)
 
-    assert take(epochs=1) == (1e-4, 0.75)
+    images = TASK.sizes["train"]
+    assert take(epochs=1, batch_size=images // 5) == (1e-4, 0.75)
     assert (
         "the learning rate was 0.0001 and the layer decay 0.75, the defaults of models with weights"
         " of a pretrained model of width 384\n" in capsys.readouterr().err
     )
+    assert take(epochs=1, batch_size=images // 2) == (4e-5, 0.75)
+    assert (
+        "of a pretrained model of width 384 with few training images"
+        f" ({images})\n" in capsys.readouterr().err
+    )
     assert take(epochs=1, lr=1e-3) == (1e-3, 0.75)
-    assert take(epochs=1, layer_decay=1.0) == (1e-4, 1.0)
+    assert take(epochs=1, layer_decay=1.0, batch_size=images // 5) == (1e-4, 1.0)
     assert take(recipe=replace(lifecycle.FINETUNE, epochs=1)) == (3e-3, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "images", "lr", "warmup"),
+    [
+        ({}, 320, 1e-3, 1.0),
+        ({}, 64, 2e-4, 5.0),  # one step in an epoch
+        ({}, 65, 4e-4, 2.5),
+        ({}, 250, 8e-4, 1.25),
+        ({"epochs": 4}, 64, 2e-4, 2.0),  # at most half of the training
+        ({"images": 64}, 5000, 2e-4, 5.0),
+        ({"batch_size": 8}, 64, 1e-3, 1.0),
+        ({"warmup": 8.0}, 64, 2e-4, 8.0),
+        ({}, 0, 1e-3, 1.0),
+    ],
+)
+def test_with_few_steps_in_an_epoch_the_rate_is_lower_and_the_warmup_longer(
+    settings: dict[str, Any], images: int, lr: float, warmup: float
+) -> None:
+    recipe = replace(lifecycle.FINETUNE, lr=1e-3, **settings)
+    adapted = lifecycle.adapt_to_steps(recipe, images)
+    assert adapted == replace(recipe, lr=lr, warmup=warmup)
+
+
+def test_the_adapted_warmup_is_used_unless_another_is_named_or_nothing_is_pretrained(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("learngene_zoo.lifecycle.opening.open_task", lambda name, **_: TASK)
+    half = TASK.sizes["train"] // 2
+
+    def take(model: Descendant, **named: Any) -> tuple[float, float]:
+        result = lifecycle.finetune(
+            model, task="tiny", run=RUN, epochs=4, batch_size=half, layer_decay=1.0, **named
+        )
+        recipe: Any = result.provenance["recipe"]
+        return recipe["lr"], recipe["warmup"]
+
+    assert take(make_heir(384)) == (4e-5, 2.0)
+    assert take(make_heir(384), warmup=0.5) == (4e-5, 0.5)
+    assert take(make_heir(384), lr=1e-3) == (1e-3, 2.0)
+    assert take(make_heir(384, inherited=False)) == (3e-3, 1.0)
 
 
 def test_settings_may_be_given_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
