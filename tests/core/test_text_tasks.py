@@ -249,7 +249,7 @@ def test_empty_texts_are_named(tmp_path: Path) -> None:
 def test_rows_of_blanks_are_skipped_and_blanks_around_labels_removed(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     parts = ("train", " train ", "validation", " test")
-    rows = [f' text {n}, {("no", "yes ")[n % 2]},{parts[n % 4]}' for n in range(40)]
+    rows = [f" text {n}, {('no', 'yes ')[n % 2]},{parts[n % 4]}" for n in range(40)]
     path.write_text("\n".join(["text, label , split", *rows[:20], " , ,\t", *rows[20:], "", "  "]))
     task = open_task(f"csv:{path}")
     assert task.class_names == ("no", "yes")
