@@ -315,7 +315,7 @@ def describe_left_out_head(config: Mapping[str, Json], names: Collection[str]) -
     if not any(name in str(config.get("architectures")) for name in names):
         return ()
     labels = config.get("id2label")
-    count = len(labels) if isinstance(labels, dict) else config.get("num_labels", 2)
+    count = config.get("num_labels", len(labels) if isinstance(labels, dict) else 2)
     return tuple(filter(None, [describe_other_head(config, count)]))
 
 
@@ -328,12 +328,13 @@ ACTIVATIONS = {"swish": "silu", "gelu_python": "gelu", "gelu_python_tanh": "gelu
 def count_classes(config: Mapping[str, Json], architecture: str, where: str) -> int:
     """Return the classes of a model: those of the labels if it has the head `architecture`, else 0.
 
-    transformers' default is 2 labels. A head that does not choose one class counts as absent.
+    transformers' default is 2 labels, and `num_labels` overrides the names of labels. A head that
+    does not choose one class counts as absent.
     """
     if architecture not in (config.get("architectures") or ()):
         return 0
     labels = _read_labels(config, where)
-    count = len(labels) or config.get("num_labels", 2)
+    count = config.get("num_labels", len(labels) or 2)
     if type(count) is not int:
         raise BadFile(f"{where}: num_labels is {count!r:.40}; expected a whole number")
     return 0 if describe_other_head(config, count) else count

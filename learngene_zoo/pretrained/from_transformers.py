@@ -246,6 +246,8 @@ def _labels(config: Mapping[str, Json]) -> list[str]:
         for number in range(count if type(count) is int and count < 10**6 else 2)
     }
     named = config.get("id2label") or usual
+    if "num_labels" in config and isinstance(named, Mapping) and len(named) != len(usual):
+        named = usual  # as in transformers
     try:
         labels = [str(named[str(number)]) for number in range(len(named))]
     except (TypeError, KeyError):

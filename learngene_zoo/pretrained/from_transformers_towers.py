@@ -23,6 +23,11 @@ PATCHES = {SIGLIP: 16, CLIP: 32, DINOV3: 16}
 _LEFT_OUT = ("mask_token", "position_ids")
 # The classifier of SigLIP, whose config has those of both towers.
 _SIGLIP_CLASSIFIER = "SiglipForImageClassification"
+# Keys of such a config that hold for its tower.
+_KEPT = (
+    *("architectures", "id2label", "num_labels", "problem_type"),
+    *("quantization_config", "learngene"),
+)
 
 
 def unwrap_classifier(config: Mapping[str, Json]) -> Mapping[str, Json]:
@@ -34,11 +39,9 @@ def unwrap_classifier(config: Mapping[str, Json]) -> Mapping[str, Json]:
     is_classifier = _SIGLIP_CLASSIFIER in str(config.get("architectures"))
     if config.get("model_type") != "siglip" or not is_classifier or not isinstance(vision, dict):
         return config
-    kept = ("architectures", "id2label", "num_labels", "problem_type")
-    kept += ("quantization_config", "learngene")
     return {
         **vision,
-        **{key: config[key] for key in kept if key in config},
+        **{key: config[key] for key in _KEPT if key in config},
         "model_type": SIGLIP,
         "vision_use_head": False,
     }

@@ -184,6 +184,22 @@ def test_a_head_that_does_not_choose_one_class_is_left_out(
     assert words in converted.left_out
 
 
+def test_a_number_of_labels_overrides_their_names(tmp_path: Path) -> None:
+    shutil.copytree(DATA / "vit", tmp_path / "vit")
+    config = json.loads((tmp_path / "vit" / "config.json").read_text())
+    changes = {"num_labels": 3, "id2label": {"0": "a", "1": "b"}}
+    (tmp_path / "vit" / "config.json").write_text(json.dumps({**config, **changes}))
+    ancestry = open_ancestry(str(tmp_path / "vit"))
+    assert (ancestry.spec.classes, ancestry.class_names) == (3, ())
+
+
+def test_a_gated_dinov3_without_an_activation_has_the_default_of_transformers() -> None:
+    config = {"model_type": "dinov3_vit", "use_gated_mlp": True}
+    with pytest.raises(WrongCall, match="hidden_act is 'gelu', which timm's DINOv3 does not have"):
+        foreign.spec_of(config, "config.json")
+    assert foreign.spec_of({**config, "hidden_act": "silu"}, "config.json").family == "eva"
+
+
 def test_a_head_of_timms_that_does_not_choose_one_class_is_refused(tmp_path: Path) -> None:
     model = tmp_path / "model"
     shutil.copytree(DATA / "timm_wrapper", model)

@@ -134,6 +134,14 @@ def test_a_descendant_that_others_trained_for_another_problem_is_refused(
     assert open_ancestry(str(tmp_path / "model")).spec.classes == 0
 
 
+@pytest.mark.parametrize("family", SIZES)
+def test_a_number_of_labels_overrides_their_names(family: str, tmp_path: Path) -> None:
+    build(family, tmp_path, num_labels=3)
+    change(tmp_path, num_labels=3, id2label={"0": "a", "1": "b"})
+    ancestry = open_ancestry(str(tmp_path))
+    assert (ancestry.spec.classes, ancestry.class_names) == (3, ())
+
+
 def build_untied(folder: Path) -> Any:
     torch.manual_seed(0)
     config = transformers.GPT2Config(**SIZES["gpt2"], tie_word_embeddings=False)
