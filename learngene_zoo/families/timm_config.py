@@ -17,6 +17,7 @@ from learngene_zoo.errors import BadFile, WrongCall, unknown
 from learngene_zoo.errors import nearest as find_nearest
 from learngene_zoo.families.family import Family, families, family_of, host, table_of
 from learngene_zoo.families.spec import MIN_STD, USUAL_VIEW, Spec, View, require_pictures
+from learngene_zoo.families.transformers_config import describe_other_head
 from learngene_zoo.settings import Json, from_json, to_json
 from learngene_zoo.text import check_name
 
@@ -119,7 +120,7 @@ def spec_in(config: Mapping[str, Json], where: str) -> Spec:
     Raises:
         BadFile: for a file that is not a timm config, for arguments that no spec can express, and
             for impossible sizes.
-        WrongCall: for an architecture of no family.
+        WrongCall: for an architecture of no family, and a head that does not choose one class.
     """
     name, args, images = (
         config.get("architecture"),
@@ -133,6 +134,7 @@ def spec_in(config: Mapping[str, Json], where: str) -> Spec:
         )
     if not isinstance(args, dict):
         raise BadFile(f"{where}: model_args is {type(args).__name__}; expected an object")
+    refuse_other_head(config, where)
     spec = find_registered(name) or architecture(name)
     # Without weights an architecture has images of 224 pixels: timm usually takes the image size
     # from the config of the pretrained weights.
@@ -149,6 +151,15 @@ def spec_in(config: Mapping[str, Json], where: str) -> Spec:
             stated["image_size"] = size[-1]
     values = {**to_json(base), **stated, **family_of(base).values(name, args, where)}
     return from_json(type(base), values, where)
+
+
+def refuse_other_head(config: Mapping[str, Json], where: str) -> None:
+    """Raise `WrongCall` if transformers trained the head for several labels at once or numbers."""
+    if describe_other_head(config, labels=2):
+        raise WrongCall(
+            f"{where}: problem_type is {config.get('problem_type')!r:.40}, and only heads that"
+            " choose one class are read; save the model without its head"
+        )
 
 
 def architecture(name: str) -> Spec | None:

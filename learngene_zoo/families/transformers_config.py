@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,7 @@ def transformers_config(spec: Spec, class_names: Sequence[str]) -> dict[str, Jso
     classification: dict[str, Json] = {
         "id2label": {str(index): label for index, label in enumerate(labels)},
         "label2id": {label: index for index, label in enumerate(labels)},
-        "problem_type": "single_label_classification",
+        "problem_type": _ONE_CLASS,
     }
     return {
         "model_type": names.model_type,
@@ -69,6 +69,12 @@ def spec_in(config: Mapping[str, Json], where: str) -> Spec:
 
 def check_agreement(config: Mapping[str, Json], spec: Spec, where: str) -> None:
     """Raise `BadFile` unless transformers would build the model of `spec` from a config.json."""
+    labels = _read_labels(config, where)
+    if spec.classes and describe_other_head(config, len(labels) or spec.classes):
+        raise BadFile(
+            f"{where}: problem_type is {config.get('problem_type')!r:.40}, and a descendant chooses"
+            " one class; use the model as an ancestry model, whose head is left out"
+        )
     theirs = spec_in(config, where)
     if theirs.family != spec.family:
         raise BadFile(
@@ -115,7 +121,16 @@ def _read_labels(config: Mapping[str, Json], where: str) -> list[str]:
 
 # The file of a model of sentences that says how tokens are pooled (sentence-transformers' layout).
 POOLING = "1_Pooling/config.json"
-_POOLS = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "token"}
+# Its modes, and the keys of the modes in files of older versions.
+_POOLS = {"mean": "mean", "cls": "token"}
+_OLDER_MODES = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
 
 
 def with_pool_in(spec: Spec, config: Mapping[str, Json], pooling: str | None, where: str) -> Spec:
@@ -127,18 +142,34 @@ def with_pool_in(spec: Spec, config: Mapping[str, Json], pooling: str | None, wh
         config: the content of that file; our record in it names the pooling.
         pooling: the text of `POOLING` beside it; it is used without a record.
         where: the file, for messages.
+
+    Raises:
+        WrongCall: for another pooling than that of the mean or of the first token.
     """
     ours, fields = config.get("learngene"), {field.name for field in dataclasses.fields(spec)}
     if "pool" not in fields:  # the models of the family have one pooling
         return spec
     if isinstance(ours, dict) and isinstance(ours.get("spec"), dict):
-        named = [ours["spec"].get("pool", spec.pool)]
-    else:
-        keys = _parse(pooling or "{}", f"{where}: {POOLING}")
-        named = [pool for key, pool in _POOLS.items() if keys.get(key) is True]
-    if len(named) != 1:
+        pool = ours["spec"].get("pool", spec.pool)
+    elif pooling is None:
         return spec
-    return from_json(type(spec), {**to_json(spec), "pool": named[0]}, where)
+    else:
+        pool = _read_pool(pooling, where.replace("config.json", POOLING))
+    return from_json(type(spec), {**to_json(spec), "pool": pool}, where)
+
+
+def _read_pool(pooling: str, where: str) -> str:
+    """Return our name of the pooling in a file of sentence-transformers; its default is "mean"."""
+    keys = _parse(pooling, where)
+    older = [mode for key, mode in _OLDER_MODES.items() if keys.get(key)]
+    stated = keys.get("pooling_mode", older or "mean")
+    modes = stated if isinstance(stated, list) else [stated]
+    if len(modes) != 1 or modes[0] not in _POOLS:
+        raise WrongCall(
+            f"{where} pools by {' and '.join(map(str, modes)):.80}; read are"
+            f" {' and '.join(_POOLS)}: remove the file to use the pooler"
+        )
+    return _POOLS[modes[0]]
 
 
 def with_pad_in(spec: Spec, config: Mapping[str, Json], read: Callable[[str], str | None]) -> Spec:
@@ -255,21 +286,58 @@ def read_text(path: Path) -> str:
         raise BadFile(f"{path} is not text in UTF-8") from error
 
 
+# Heads that do not choose one class.
+
+OTHER_HEAD = "its head, which does not choose one of several classes"
+_ONE_CLASS = "single_label_classification"
+
+
+def describe_other_head(config: Mapping[str, Json], labels: int) -> str:
+    """Return a description of a head of several labels at once or of numbers; "" for other heads.
+
+    As in transformers, a head of one label is a regression unless `problem_type` says otherwise.
+
+    Args:
+        config: the content of a config.json.
+        labels: the number of labels.
+    """
+    problem = config.get("problem_type") or ("regression" if labels == 1 else _ONE_CLASS)
+    return "" if problem == _ONE_CLASS else f"{OTHER_HEAD} (problem_type {problem!r:.40})"
+
+
+def describe_left_out_head(config: Mapping[str, Json], names: Collection[str]) -> tuple[str, ...]:
+    """Return the description of a head that was left out because it does not choose one class.
+
+    Args:
+        config: the content of a config.json.
+        names: the architectures of classifiers; without one of them there is no such head.
+    """
+    if not any(name in str(config.get("architectures")) for name in names):
+        return ()
+    labels = config.get("id2label")
+    count = config.get("num_labels", len(labels) if isinstance(labels, dict) else 2)
+    return tuple(filter(None, [describe_other_head(config, count)]))
+
+
 # For the names of families.
+
+# Other names of the same activations in transformers.
+ACTIVATIONS = {"swish": "silu", "gelu_python": "gelu", "gelu_python_tanh": "gelu_pytorch_tanh"}
 
 
 def count_classes(config: Mapping[str, Json], architecture: str, where: str) -> int:
     """Return the classes of a model: those of the labels if it has the head `architecture`, else 0.
 
-    transformers' default is 2 labels.
+    transformers' default is 2 labels, and `num_labels` overrides the names of labels. A head that
+    does not choose one class counts as absent.
     """
     if architecture not in (config.get("architectures") or ()):
         return 0
     labels = _read_labels(config, where)
-    count = len(labels) or config.get("num_labels", 2)
+    count = config.get("num_labels", len(labels) or 2)
     if type(count) is not int:
         raise BadFile(f"{where}: num_labels is {count!r:.40}; expected a whole number")
-    return count
+    return 0 if describe_other_head(config, count) else count
 
 
 def read_fields(

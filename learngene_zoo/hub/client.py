@@ -130,14 +130,23 @@ def _in_cache(repository: Repository, filename: str, offline: bool) -> Path:
 def _known_absent(repository: Repository, filename: str) -> bool:
     """Return whether the cache records that the Hub has no such file.
 
-    The client itself does not look there offline.
+    It does so if somebody has asked for the file, or if `snapshot_download` has stored the list of
+    the commit's files. The client itself does not look there offline.
     """
     from huggingface_hub import _CACHED_NO_EXIST, try_to_load_from_cache
+    from huggingface_hub.constants import HF_HUB_CACHE
+    from huggingface_hub.file_download import repo_folder_name
 
-    return (
-        try_to_load_from_cache(repository.name, filename, revision=repository.revision)
-        is _CACHED_NO_EXIST
-    )
+    cached = try_to_load_from_cache(repository.name, filename, revision=repository.revision)
+    if cached is _CACHED_NO_EXIST:
+        return True
+    top = Path(HF_HUB_CACHE, repo_folder_name(repo_id=repository.name, repo_type="model"))
+    commit = repository.revision or "main"
+    if not repository.pinned:
+        with suppress(OSError):
+            commit = (top / "refs" / commit).read_text().strip()
+    files = _list_files(top, commit)
+    return files is not None and filename not in files
 
 
 def _is_damaged(path: Path) -> bool:
@@ -165,13 +174,27 @@ def _find_checksum(path: Path) -> str:
     commit = next((parent for parent in path.parents if parent.parent.name == "snapshots"), None)
     if commit is None:
         return ""
-    tree = commit.parent.parent / "trees" / f"{commit.name}.json"
-    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-        listing = parse_json(tree.read_bytes())
-        entry = listing["files"][path.relative_to(commit).as_posix()]
-        if listing["format_version"] == 1:
-            return str(entry.get("lfs_sha256") or entry["blob_id"])
+    files = _list_files(commit.parent.parent, commit.name) or {}
+    with suppress(KeyError, TypeError, AttributeError):
+        entry = files[path.relative_to(commit).as_posix()]
+        return str(entry.get("lfs_sha256") or entry["blob_id"])
     return ""
+
+
+def _list_files(top: Path, commit: str) -> dict[str, Any] | None:
+    """Return the stored list of a commit's files; None without a usable list.
+
+    Args:
+        top: the folder of the repository in the cache.
+        commit: 40 hexadecimal digits; there is no list of anything else.
+    """
+    if not _COMMIT.fullmatch(commit):
+        return None
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        listing = parse_json((top / "trees" / f"{commit}.json").read_bytes())
+        if listing["format_version"] == 1 and isinstance(listing["files"], dict):
+            return dict(listing["files"])
+    return None
 
 
 def git_checksum(data: bytes) -> str:

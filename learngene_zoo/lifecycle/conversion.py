@@ -14,6 +14,7 @@ from learngene_zoo.artifacts.shelf import find
 from learngene_zoo.atomic import claim, new_folder
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.spec import TextSpec
+from learngene_zoo.families.transformers_config import OTHER_HEAD
 from learngene_zoo.lifecycle.opening import own_run
 from learngene_zoo.pretrained import from_open_clip
 from learngene_zoo.pretrained.formats.layout import FORMATS, TIMM, split_format
@@ -83,9 +84,9 @@ def convert(
         force: replace existing content of `out`.
 
     Raises:
-        WrongCall: for a model that the format cannot express, with the reason; for a format that
-            is not known; and with `keep_interface` for a model without an ancestry model that can
-            be opened.
+        WrongCall: for a model that the format cannot express, with the reason; for a head of
+            several labels at once or of numbers; for a format that is not known; and with
+            `keep_interface` for a model without an ancestry model that can be opened.
         TrainingFailed: if the outputs differ by more than rounding.
         Refused: if `out` exists and `force` is not set.
     """
@@ -107,6 +108,8 @@ def convert(
         )
     recorded = read_provenance(dict(opened.record), opened.name).ancestries
     text = format or _find_source_format(descendant, recorded, ancestry, opened.name)
+    if head and descendant is None:
+        _refuse_other_head(opened.name, recorded)
     opened = opened if head else opened.without_head()
     agreement = None
     if keep_interface:
@@ -129,6 +132,14 @@ def convert(
         left_out=left_out,
         agreement=agreement,
     )
+
+
+def _refuse_other_head(name: str, recorded: Sequence[AncestryRecord]) -> None:
+    """Raise `WrongCall` for a source whose head was left out because of what it computes."""
+    parts = [part for record in recorded for part in record.left_out]
+    fault = next((part for part in parts if part.startswith(OTHER_HEAD)), None)
+    if fault is not None:
+        raise WrongCall(f"{name}: {fault}, is not written; leave it out with --no-head")
 
 
 # Opening.

@@ -19,7 +19,11 @@ from typing import Any
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families import timm_config
 from learngene_zoo.families.spec import Spec
-from learngene_zoo.families.transformers_config import list_text_types
+from learngene_zoo.families.transformers_config import (
+    describe_left_out_head,
+    describe_other_head,
+    list_text_types,
+)
 from learngene_zoo.pretrained import from_transformers_towers as towers
 from learngene_zoo.pretrained.image_processors import images_in
 from learngene_zoo.pretrained.layouts import describe_tensors
@@ -54,6 +58,7 @@ KINDS = {
     towers.CLIP: OPENAI,
     towers.DINOV3: IMAGENET,
 }
+_CLASSIFIER = "ForImageClassification"  # the end of the names of classifiers
 _DINOV2 = ("dinov2", "dinov2_with_registers")
 _ACTIVATIONS = {
     "gelu": "gelu",
@@ -62,6 +67,8 @@ _ACTIVATIONS = {
     "quick_gelu": "quick_gelu",
     "silu": "silu",
     "swish": "silu",
+    "gelu_python": "gelu",
+    "gelu_python_tanh": "gelu_tanh",
 }
 _USUAL_ACTIVATIONS = {towers.SIGLIP: "gelu_pytorch_tanh", towers.CLIP: "quick_gelu"}
 _PATCHES = {"dinov2": 14, **towers.PATCHES}
@@ -228,11 +235,10 @@ def _mlp_ratio(config: Mapping[str, Json], width: int, gated: bool, where: str) 
 def _labels(config: Mapping[str, Json]) -> list[str]:
     """Return the classes of the head; empty if timm's model does not have this head.
 
-    DINOv2's head reads two kinds of tokens, which timm's does not.
+    DINOv2's head reads two kinds of tokens, which timm's does not. A head of several labels at once
+    or of numbers has no classes.
     """
-    if config["model_type"] in _DINOV2 or "ForImageClassification" not in str(
-        config.get("architectures")
-    ):
+    if config["model_type"] in _DINOV2 or _CLASSIFIER not in str(config.get("architectures")):
         return []
     count = config.get("num_labels", 2)
     usual = {
@@ -240,12 +246,15 @@ def _labels(config: Mapping[str, Json]) -> list[str]:
         for number in range(count if type(count) is int and count < 10**6 else 2)
     }
     named = config.get("id2label") or usual
+    if "num_labels" in config and isinstance(named, Mapping) and len(named) != len(usual):
+        named = usual  # as in transformers
     try:
-        return [str(named[str(number)]) for number in range(len(named))]
+        labels = [str(named[str(number)]) for number in range(len(named))]
     except (TypeError, KeyError):
         raise BadFile(
             "id2label of a config.json in the format of transformers must number the classes from 0"
         ) from None
+    return [] if describe_other_head(config, len(labels)) else labels
 
 
 def images_of(
@@ -286,7 +295,7 @@ def rename_tensors(
     """
     config = towers.unwrap_classifier(config)
     if config["model_type"] in towers.TOWERS:
-        state, left_out = towers.rename_tower(config, stored)
+        state, left_out = towers.rename_tower(config, stored, bool(spec.classes))
         return state, tuple(_describe_changes(config, list(left_out)))
     dropped = [name for name in stored if LEFT_OUT.search(name)]
     if not spec.classes:
@@ -328,6 +337,8 @@ def _describe_changes(config: Mapping[str, Json], dropped: list[str]) -> list[st
     )
     if any("distillation_classifier" in name for name in dropped):
         words.append("the average of two heads (the head is cls_classifier)")
+    if config["model_type"] not in _DINOV2:  # whose heads are left out in any case
+        words += describe_left_out_head(config, [_CLASSIFIER])
     stated = config.get("layer_norm_eps", 1e-6)
     return [*words, f"layer_norm_eps {stated:g} (1e-06 in timm)"] if stated < 1e-6 else words
 

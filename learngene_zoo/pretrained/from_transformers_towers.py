@@ -23,6 +23,11 @@ PATCHES = {SIGLIP: 16, CLIP: 32, DINOV3: 16}
 _LEFT_OUT = ("mask_token", "position_ids")
 # The classifier of SigLIP, whose config has those of both towers.
 _SIGLIP_CLASSIFIER = "SiglipForImageClassification"
+# Keys of such a config that hold for its tower.
+_KEPT = (
+    *("architectures", "id2label", "num_labels", "problem_type"),
+    *("quantization_config", "learngene"),
+)
 
 
 def unwrap_classifier(config: Mapping[str, Json]) -> Mapping[str, Json]:
@@ -34,10 +39,9 @@ def unwrap_classifier(config: Mapping[str, Json]) -> Mapping[str, Json]:
     is_classifier = _SIGLIP_CLASSIFIER in str(config.get("architectures"))
     if config.get("model_type") != "siglip" or not is_classifier or not isinstance(vision, dict):
         return config
-    kept = ("architectures", "id2label", "num_labels", "quantization_config", "learngene")
     return {
         **vision,
-        **{key: config[key] for key in kept if key in config},
+        **{key: config[key] for key in _KEPT if key in config},
         "model_type": SIGLIP,
         "vision_use_head": False,
     }
@@ -75,6 +79,7 @@ def dinov3_spec(config: Mapping[str, Json], where: str) -> Spec:
         "mlp_bias": True,
         "hidden_act": "silu" if gated else "gelu",
     }
+    config = {"hidden_act": "gelu", **config}  # transformers' default, also of gated MLPs
     for key, value in usual.items():
         if config.get(key, value) != value:
             raise WrongCall(
@@ -118,9 +123,12 @@ def _ratio(hidden: int, width: int) -> float:
 
 
 def rename_tower(
-    config: Mapping[str, Json], stored: Mapping[str, Any]
+    config: Mapping[str, Json], stored: Mapping[str, Any], has_head: bool
 ) -> tuple[StateDict, tuple[str, ...]]:
-    """Return the tensors by timm's names, and the names of those that are left out."""
+    """Return the tensors by timm's names, and the names of those that are left out.
+
+    Without `has_head` they include those of a classifier.
+    """
     from learngene_zoo.pretrained.formats import renames
 
     kind = config["model_type"]
@@ -130,6 +138,7 @@ def rename_tower(
         name
         for name in bare
         if name.endswith(_LEFT_OUT)
+        or (name.startswith("classifier.") and not has_head)
         # A pooling beside a classifier, which does not read it.
         or (name.startswith("head.") and kind == SIGLIP and not config.get("vision_use_head", True))
     )

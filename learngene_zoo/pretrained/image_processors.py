@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from learngene_zoo.errors import BadFile
+from learngene_zoo.runs.progress import print_note
 from learngene_zoo.settings import Json
 
 # Pillow's numbers.
 _INTERPOLATIONS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}
 _RESCALE = 1 / 255
+# Steps without a setting in timm.
+_REFUSED = ("do_flip_channel_order", "rescale_offset", "offset")
 # Processors of transformers for which `size` as a number is the shortest edge, not a square.
 _SHORTEST_EDGE = ("CLIP", "ChineseCLIP", "Bit")
 
@@ -29,6 +32,9 @@ def images_in(config: Mapping[str, Json], where: str) -> dict[str, Json]:
             f"{where}: do_rescale and rescale_factor must turn bytes into 0 to 1 (1/255); "
             f"got {factor!r:.40}"
         )
+    for key in _REFUSED:
+        if config.get(key):
+            raise BadFile(f"{where}: {key} is {config[key]!r:.40}, which is not supported")
     stated: dict[str, Json] = {}
     if config.get("do_normalize") is False:
         stated = {"mean": [0.0, 0.0, 0.0], "std": [1.0, 1.0, 1.0]}
@@ -50,9 +56,18 @@ def images_in(config: Mapping[str, Json], where: str) -> dict[str, Json]:
 def _read_crop(config: Mapping[str, Json], where: str) -> dict[str, Json]:
     """Return the settings for resizing and cropping.
 
-    `crop_pct` is the fraction of the resized side that is kept.
+    `crop_pct` is the fraction of the resized side that is kept. Without `do_resize` transformers
+    takes images of the model's size as they are. So do these settings, and a note says that other
+    images are resized.
     """
-    if config.get("size") is None or config.get("do_resize") is False:
+    if config.get("do_resize") is False:
+        print_note(
+            f"{where}: do_resize is false, so transformers takes only images of the model's size;"
+            " here other images are resized to it",
+            "do_resize",
+        )
+        return {"crop_mode": "center", "crop_pct": 1.0}
+    if config.get("size") is None:
         return {}
     sides = _sides(config["size"], where, "size")
     if isinstance(config["size"], Mapping):

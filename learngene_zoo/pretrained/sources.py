@@ -47,6 +47,7 @@ from learngene_zoo.storage import (
     refuse_pickle,
 )
 
+_TEXT_CLASSIFIER = "ForSequenceClassification"  # the end of the names of classifiers
 _WEIGHTS = (WEIGHTS, INDEX)  # names of the files of weights
 # Renames tensors of another package to timm's names, and describes those that are left out.
 RenameTensors = Callable[[Tensors, Spec], tuple[StateDict, tuple[str, ...]]]
@@ -478,11 +479,19 @@ def _describe_text_model(
         images=lambda: {
             "label_names": list(transformers_config.class_names_in(config, spec, where))
         },
-        rename=names.rename,
+        rename=partial(_rename_text_tensors, config, names),
         texts=lambda: transformers_config.with_right_side(
             {name: text for name in TOKENIZER_FILES if (text := folder.text(name)) is not None}
         ),
     )
+
+
+def _rename_text_tensors(
+    config: Mapping[str, Any], names: TransformersNames, stored: Tensors, spec: Spec
+) -> tuple[StateDict, tuple[str, ...]]:
+    state, left_out = names.rename(stored, spec)
+    head = transformers_config.describe_left_out_head(config, [_TEXT_CLASSIFIER])
+    return state, (*left_out, *head)
 
 
 def _check_exists(path: Path) -> Path:

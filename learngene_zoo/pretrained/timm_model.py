@@ -21,7 +21,12 @@ from learngene_zoo.artifacts.shelf import find_model
 from learngene_zoo.atomic import new_folder
 from learngene_zoo.errors import BadFile, WrongCall, unknown
 from learngene_zoo.families.spec import Fit, InputFormat, fit_view
-from learngene_zoo.families.timm_config import image_settings, normalisation, view_in
+from learngene_zoo.families.timm_config import (
+    image_settings,
+    normalisation,
+    refuse_other_head,
+    view_in,
+)
 from learngene_zoo.hub.client import SCHEME, fetch_from_hub, licence_on_card, parse_repository
 from learngene_zoo.pretrained.layouts import strip_wrappers
 from learngene_zoo.pretrained.sources import (
@@ -274,6 +279,7 @@ def _of_config(config: Mapping[str, Json], weights: Path, where: str) -> TimmMod
             f"{where} names no timm architecture; "
             "expected the config.json of a folder that timm can open"
         )
+    refuse_other_head(config, where)
     for key, value in arguments.items():
         _check_argument(key, value, where)
     return _open_weights(name, arguments, image_settings(config, where), weights, where)

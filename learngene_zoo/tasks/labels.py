@@ -46,7 +46,7 @@ def describe_type(kind: Any) -> str:
 
 
 def read_label(value: Any) -> int | str | bool:
-    """Return a stored label as the name of its class.
+    """Return a stored label as the name of its class, without blanks around it.
 
     Raises `ValueError` with a description of any other value.
     """
@@ -54,6 +54,7 @@ def read_label(value: Any) -> int | str | bool:
         if len(value) != 1:
             raise ValueError(f"holds {len(value)} labels; keep one")
         value = value[0]
+    value = value.strip() if isinstance(value, str) else value
     if value is None or value == "" or (isinstance(value, float) and value != value):
         raise ValueError("is empty; fill it or remove the row")
     if isinstance(value, float):

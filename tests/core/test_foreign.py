@@ -15,10 +15,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+import learngene_zoo as lg
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.pretrained import from_transformers as foreign
 from learngene_zoo.pretrained.ancestry import ancestry_spec, open_ancestry
 from learngene_zoo.pretrained.timm_model import TimmModel, open_model
+from learngene_zoo.runs.progress import print_activities
+from learngene_zoo.tasks.transforms import fit_images, normalise_images
 
 DATA = Path(__file__).parents[1] / "data" / "transformers"
 IMAGES_BCHW = torch.linspace(-1, 1, 2 * 3 * 28 * 28).view(2, 3, 28, 28)
@@ -122,16 +125,90 @@ def test_how_pictures_are_taken_is_read_or_refused(tmp_path: Path) -> None:
     for text, words in (
         ({"resample": 9}, "resample is 9"),
         ({"rescale_factor": 0.5}, "rescale_factor"),
+        ({"do_flip_channel_order": True}, "do_flip_channel_order is True, which is not supported"),
         ({"size": {"height": 28, "width": 14}}, "one side of a square"),
     ):
         with pytest.raises(BadFile, match=words):
             view(**text)
 
 
+def test_images_of_the_size_of_the_model_are_taken_as_they_are_without_resizing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(DATA / "vit", tmp_path / "vit")
+    settings = {"do_resize": False, "size": {"height": 224, "width": 224}, "do_rescale": True}
+    (tmp_path / "vit" / foreign.PREPROCESSOR).write_text(json.dumps(settings))
+    with print_activities(is_command=True):
+        form = open_ancestry(str(tmp_path / "vit")).input_format
+    words = "preprocessor_config.json: do_resize is false, so transformers takes only images of the"
+    assert words in capsys.readouterr().err
+    image = torch.arange(3 * 28 * 28).view(3, 28, 28).remainder(256).byte()
+    expected = (image / 255 - 0.5) / 0.5
+    inputs = normalise_images(fit_images([image], form.image_size, form.view, form.fill), form)
+    assert torch.allclose(inputs[0], expected, atol=1e-6)
+
+
 def test_a_distilled_deit_opens_without_its_distillation_token() -> None:
     ancestry = open_ancestry(str(DATA / "deit"))
     assert (ancestry.spec.classes, ancestry.spec.registers) == (3, 0)
     assert any("distillation token" in words for words in ancestry.record.left_out)
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"problem_type": "multi_label_classification"}, "multi_label_classification"),
+        ({"problem_type": "regression"}, "regression"),
+        ({"id2label": {"0": "LABEL_0"}}, "regression"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["vit", "deit", "ijepa"])
+def test_a_head_that_does_not_choose_one_class_is_left_out(
+    kind: str, changes: dict[str, Any], problem: str, tmp_path: Path
+) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(DATA / kind, model)
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**config, **changes}))
+    if "id2label" in changes:
+        state = load_file(model / "model.safetensors")
+        heads = {name: state[name][:1] for name in state if name.startswith("classifier.")}
+        save_file({**state, **heads}, model / "model.safetensors")
+    ancestry = open_ancestry(str(model))
+    assert (ancestry.spec.classes, ancestry.class_names) == (0, ())
+    words = f"its head, which does not choose one of several classes (problem_type '{problem}')"
+    assert words in ancestry.record.left_out
+    with pytest.raises(WrongCall, match=r"does not choose one .* leave it out with --no-head$"):
+        lg.convert(model, tmp_path / "out", format="timm")
+    converted = lg.convert(model, tmp_path / "out", format="timm", head=False)
+    assert words in converted.left_out
+
+
+def test_a_number_of_labels_overrides_their_names(tmp_path: Path) -> None:
+    shutil.copytree(DATA / "vit", tmp_path / "vit")
+    config = json.loads((tmp_path / "vit" / "config.json").read_text())
+    changes = {"num_labels": 3, "id2label": {"0": "a", "1": "b"}}
+    (tmp_path / "vit" / "config.json").write_text(json.dumps({**config, **changes}))
+    ancestry = open_ancestry(str(tmp_path / "vit"))
+    assert (ancestry.spec.classes, ancestry.class_names) == (3, ())
+
+
+def test_a_gated_dinov3_without_an_activation_has_the_default_of_transformers() -> None:
+    config = {"model_type": "dinov3_vit", "use_gated_mlp": True}
+    with pytest.raises(WrongCall, match="hidden_act is 'gelu', which timm's DINOv3 does not have"):
+        foreign.spec_of(config, "config.json")
+    assert foreign.spec_of({**config, "hidden_act": "silu"}, "config.json").family == "eva"
+
+
+def test_a_head_of_timms_that_does_not_choose_one_class_is_refused(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(DATA / "timm_wrapper", model)
+    config = json.loads((model / "config.json").read_text())
+    config["problem_type"] = "multi_label_classification"
+    (model / "config.json").write_text(json.dumps(config))
+    for open_it in (open_ancestry, ancestry_spec, open_model):
+        with pytest.raises(WrongCall, match="problem_type is 'multi_label_classification', and on"):
+            open_it(str(model))
 
 
 def test_names_that_transformers_5_uses_inside_are_the_same_model(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from learngene_zoo.families.eva.spec import EvaSpec
 from learngene_zoo.families.spec import Segment, View
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.lifecycle.interface import check_interface
+from learngene_zoo.pretrained.ancestry import open_ancestry
 from learngene_zoo.pretrained.formats.layout import split_format
 from learngene_zoo.pretrained.formats.preprocessing import describe_crop
 from learngene_zoo.pretrained.sources import find_format
@@ -68,6 +70,20 @@ def test_the_reason_and_the_advice_are_one_line(
         lg.convert(build(spec), tmp_path / "out", format=format)
     assert "\n" not in str(raised.value)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_siglip_whose_head_has_several_labels_at_once_is_read_without_it(tmp_path: Path) -> None:
+    spec = SPEC.with_(class_token=False, pool="avg", fc_norm=False, classes=2)
+    lg.convert(build(spec), tmp_path / "siglip", format="transformers:siglip")
+    assert open_ancestry(str(tmp_path / "siglip")).spec.classes == 2
+    path = tmp_path / "siglip" / "config.json"
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps({**config, "problem_type": "multi_label_classification"}))
+    ancestry = open_ancestry(str(tmp_path / "siglip"))
+    assert ancestry.spec.classes == 0
+    assert any("'multi_label_classification'" in part for part in ancestry.record.left_out)
+    with pytest.raises(WrongCall, match=r"does not choose one of several.*--no-head$"):
+        lg.convert(tmp_path / "siglip", tmp_path / "out", format="transformers")
 
 
 def test_padded_pictures_are_refused_and_other_crops_named(tmp_path: Path) -> None:

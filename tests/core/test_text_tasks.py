@@ -246,6 +246,32 @@ def test_empty_texts_are_named(tmp_path: Path) -> None:
         open_task(f"folder:{folder}")
 
 
+def test_rows_of_blanks_are_skipped_and_blanks_around_labels_removed(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    parts = ("train", " train ", "validation", " test")
+    rows = [f" text {n}, {('no', 'yes ')[n % 2]},{parts[n % 4]}" for n in range(40)]
+    path.write_text("\n".join(["text, label , split", *rows[:20], " , ,\t", *rows[20:], "", "  "]))
+    task = open_task(f"csv:{path}")
+    assert task.class_names == ("no", "yes")
+    assert task.sizes == {"train": 20, "validation": 10, "test": 10}
+    assert texts_of(task)[0] == " text 0", "texts are kept as they are"
+    path.write_text("text,label\n" + "a,1\nb,2\n" * 20 + "c,  \n")
+    with pytest.raises(BadData, match=r"a\.csv line 42: column 'label' is empty"):
+        open_task(f"csv:{path}")
+
+
+@pytest.mark.parametrize(("pair", "which"), [(("a", " "), "second"), ((" ", "a"), "first")])
+def test_an_empty_text_of_a_pair_is_named(
+    tmp_path: Path, pair: tuple[str, str], which: str
+) -> None:
+    path = tmp_path / "a.csv"
+    rows = [f"one {n},two {n},{n % 2}" for n in range(40)]
+    path.write_text("\n".join(["text1,text2,label", *rows, f"{pair[0]},{pair[1]},1"]))
+    words = rf"a\.csv line 42: the {which} text of the pair is empty; write a text or remove it$"
+    with pytest.raises(BadData, match=words):
+        open_task(f"csv:{path}")
+
+
 def test_rows_are_named_by_their_lines(tmp_path: Path) -> None:
     """A header, blank lines, texts of several lines, further files and splits are counted."""
     path = tmp_path / "a.csv"

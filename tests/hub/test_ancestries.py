@@ -95,6 +95,24 @@ def test_a_model_of_transformers_without_a_preprocessor_opens_offline_as_online(
     assert len(hub.requests) == before
 
 
+@pytest.mark.parametrize("pinned", [True, False])
+def test_a_list_of_all_files_says_offline_that_there_is_no_preprocessor(
+    hub: StandIn, pinned: bool
+) -> None:
+    """Such a list is stored by `snapshot_download`, as of `hf download org/vit`."""
+    from huggingface_hub import snapshot_download
+
+    files = {
+        name: (DATA / "vit" / name).read_bytes() for name in ("config.json", "model.safetensors")
+    }
+    commit = hub.put("org/vit", files)
+    snapshot_download("org/vit")
+    before = len(hub.requests)
+    source = f"hf-hub:org/vit@{commit}" if pinned else "hf-hub:org/vit"
+    assert open_ancestry(source, offline=True).record.mean == (0.5, 0.5, 0.5)
+    assert len(hub.requests) == before
+
+
 def test_offline_a_preprocessor_that_nobody_asked_for_may_exist(hub: StandIn) -> None:
     files = {
         name: (DATA / "vit" / name).read_bytes() for name in ("config.json", "model.safetensors")

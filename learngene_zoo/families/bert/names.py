@@ -7,7 +7,12 @@ from collections.abc import Mapping
 
 from learngene_zoo.families.bert.spec import BertSpec
 from learngene_zoo.families.spec import find_mlp_ratio
-from learngene_zoo.families.transformers_config import count_classes, read_fields, refuse_settings
+from learngene_zoo.families.transformers_config import (
+    ACTIVATIONS,
+    count_classes,
+    read_fields,
+    refuse_settings,
+)
 from learngene_zoo.settings import Json
 from learngene_zoo.storage import StateDict
 
@@ -47,6 +52,7 @@ def spec_values(config: Mapping[str, Json], where: str) -> dict[str, Json]:
     """
     refuse_settings(config, {**_FIXED, **_OLDER}, where)
     values = read_fields(config, _KEYS, where)
+    values["activation"] = ACTIVATIONS.get(values["activation"], values["activation"])
     hidden = config.get("intermediate_size", 3072)
     return {
         "family": "bert",

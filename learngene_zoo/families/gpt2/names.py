@@ -5,9 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from learngene_zoo.errors import BadFile
 from learngene_zoo.families.gpt2.spec import Gpt2Spec
 from learngene_zoo.families.spec import find_mlp_ratio
-from learngene_zoo.families.transformers_config import count_classes, read_fields, refuse_settings
+from learngene_zoo.families.transformers_config import (
+    ACTIVATIONS,
+    count_classes,
+    read_fields,
+    refuse_settings,
+)
 from learngene_zoo.settings import Json
 from learngene_zoo.storage import StateDict
 
@@ -23,6 +29,14 @@ _KEYS: dict[str, tuple[str, Json]] = {
     "bos_token": ("bos_token_id", 50256),
     "eos_token": ("eos_token_id", 50256),
     "pad_token": ("pad_token_id", None),
+    "tied_head": ("tie_word_embeddings", True),
+}
+# Keys that `GPT2Config` reads as those of `_KEYS`, which they override.
+_ALIASES = {
+    "hidden_size": "n_embd",
+    "max_position_embeddings": "n_positions",
+    "num_attention_heads": "n_head",
+    "num_hidden_layers": "n_layer",
 }
 # Settings of another function, with the only values that are supported.
 _FIXED: dict[str, Json] = {
@@ -38,14 +52,9 @@ _HEADS = ("lm_head.", "multiple_choice_head.", "classifier.", "qa_outputs.")
 def config(spec: Gpt2Spec) -> dict[str, Json]:
     """Return the keys of config.json that fix the model."""
     values: dict[str, Json] = {key: getattr(spec, name) for name, (key, _) in _KEYS.items()}
-    architecture = "GPT2ForSequenceClassification" if spec.classes else "GPT2LMHeadModel"
-    return {
-        "architectures": [architecture],
-        **values,
-        "n_inner": spec.hidden,
-        **_FIXED,
-        "tie_word_embeddings": True,
-    }
+    body = "GPT2LMHeadModel" if spec.tied_head else "GPT2Model"
+    architecture = "GPT2ForSequenceClassification" if spec.classes else body
+    return {"architectures": [architecture], **values, "n_inner": spec.hidden, **_FIXED}
 
 
 def spec_values(config: Mapping[str, Json], where: str) -> dict[str, Json]:
@@ -54,8 +63,11 @@ def spec_values(config: Mapping[str, Json], where: str) -> dict[str, Json]:
     The padding word of a config without one is the word that ends texts. Raises `WrongCall` for a
     function that no spec expresses, `BadFile` for values of a wrong type.
     """
+    aliases = {key: config[alias] for alias, key in _ALIASES.items() if alias in config}
+    config = {**config, **aliases}
     refuse_settings(config, _FIXED, where)
     values = read_fields(config, _KEYS, where)
+    values["activation"] = ACTIVATIONS.get(values["activation"], values["activation"])
     hidden = config.get("n_inner") or 4 * values["width"]
     for name in ("bos_token", "eos_token"):
         # The default of an absent key is a word of the published models.
@@ -74,8 +86,10 @@ def spec_values(config: Mapping[str, Json], where: str) -> dict[str, Json]:
 def rename_tensors(state: StateDict, spec: Gpt2Spec) -> tuple[StateDict, tuple[str, ...]]:
     """Return the tensors of the table, and the names of the parts that are left out.
 
-    Files of `GPT2Model` have names without the prefix.
+    Files of `GPT2Model` have names without the prefix. Raises `BadFile` for a head of the language
+    model that differs from the embedding of words, if the config says that both are one.
     """
+    _check_head(state, spec)
     kept = [name for name in state if not (_BUFFERS.search(name) or name.startswith(_HEADS))]
     heads = [name for name in state if name.startswith(_HEADS)]
     if not spec.classes:
@@ -85,6 +99,15 @@ def rename_tensors(state: StateDict, spec: Gpt2Spec) -> tuple[StateDict, tuple[s
         for name in kept
         if name not in heads
     }
-    # The head of the language model is the embedding of words in most files.
     left_out = [name.removesuffix(".weight") for name in heads if not name.endswith(".bias")]
     return renamed, tuple(sorted(left_out))
+
+
+def _check_head(state: StateDict, spec: Gpt2Spec) -> None:
+    head = state.get("lm_head.weight")
+    words = state.get("transformer.wte.weight", state.get("wte.weight"))
+    if spec.tied_head and head is not None and words is not None and not head.equal(words):
+        raise BadFile(
+            "lm_head.weight differs from the embedding of words, and config.json says that they are"
+            ' one; write "tie_word_embeddings": false into it'
+        )

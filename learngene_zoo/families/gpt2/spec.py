@@ -6,10 +6,11 @@ Learners. 2019; transformers' `GPT2Model`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from learngene_zoo.families.spec import TextActivation, TextSpec, check_between
+from learngene_zoo.settings import NO_OPTION, OMIT_DEFAULT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,11 +19,16 @@ class Gpt2Spec(TextSpec):
 
     The head reads the last word that is not padding. Raises `WrongCall` for numbers that describe
     no model.
+
+    Attributes:
+        tied_head: whether the embedding of words is also the head of the language model. Another
+            head is not part of the model: others then open it as a model without such a head.
     """
 
     family: Literal["gpt2"] = "gpt2"
     activation: TextActivation = "gelu_new"
     norm_eps: float = 1e-5
+    tied_head: bool = field(default=True, metadata={**NO_OPTION, **OMIT_DEFAULT})
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -241,6 +241,7 @@ def _write_labels(model: Convertible) -> dict[str, Json]:
     return {
         "id2label": {str(number): name for number, name in enumerate(names)},
         "label2id": {name: number for number, name in enumerate(names)},
+        "problem_type": "single_label_classification",
     }
 
 

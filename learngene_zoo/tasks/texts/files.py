@@ -114,7 +114,7 @@ def _make_table(columns: Table, lines: Lines) -> LineTable:
 def read_csv(path: str) -> tuple[Table, list[int]]:
     """Return the columns of a CSV file with a header, and the lines in which its rows begin.
 
-    The columns of .tsv are separated by tabs.
+    The columns of .tsv are separated by tabs. Rows of blank cells are skipped.
 
     Raises `BadData` for a file that is not a table in UTF-8.
     """
@@ -124,7 +124,7 @@ def read_csv(path: str) -> tuple[Table, list[int]]:
         rows = _split_rows(text, separator, strict=True)
     except csv.Error as error:
         raise BadData(f"{path} cannot be read as CSV ({error}); correct its quotes") from None
-    header = rows[0][1] if rows else []
+    header = [name.strip() for name in rows[0][1]] if rows else []
     _check_header(path, header, len(rows) - 1)
     for number, row in rows[1:]:
         if len(row) != len(header):
@@ -137,13 +137,16 @@ def read_csv(path: str) -> tuple[Table, list[int]]:
 
 
 def _split_rows(text: str, separator: str, strict: bool) -> list[tuple[int, list[str]]]:
-    """Return the first line and the cells of the rows that are not blank. Raises `csv.Error`."""
+    """Return the first line and the cells of the rows with a cell that is not blank.
+
+    Raises `csv.Error`.
+    """
     limit = csv.field_size_limit(MAX_FIELD)
     try:
         reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=strict)
         rows, line = [], 1
         for row in reader:
-            if row:
+            if any(map(str.strip, row)):
                 rows.append((line, row))
             line = reader.line_num + 1
         return rows

@@ -34,7 +34,15 @@ def check_texts(rows: TextRows) -> TextRows:
     if not empty:
         return rows
     more = f" ({len(empty)} of {len(rows)} are)" if len(empty) > 1 else ""
-    raise BadData(f"{rows[empty[0]].where} is empty{more}; write a text or remove it")
+    raise BadData(f"{_name_empty(rows[empty[0]])} is empty{more}; write a text or remove it")
+
+
+def _name_empty(sample: Sample) -> str:
+    """Return the name of a row, and of a pair which of its texts is empty."""
+    if isinstance(sample.image, str):
+        return sample.where
+    which = "second" if sample.image[0].strip() else "first"
+    return f"{sample.where}: the {which} text of the pair"
 
 
 def _find_empty(texts: Iterable[Text]) -> Iterator[int]:
