@@ -55,7 +55,8 @@ def resolve_auto(
       step fits into memory; at most 1,024 and at most the number of training images. On a CPU 64.
     - `lr`: of 1e-5, 3e-5, 1e-4, 3e-4, 1e-3 and 3e-3 the one with the best result on validation
       images after a fifth of the epochs, on at most 2,000 training images; the smallest of equals.
-      If it is the first or the last of them, rates beyond it are tried.
+      If it is the first or the last of them, rates beyond it are tried. A rate whose trial diverges
+      is chosen only if all of them diverge (then the smallest).
 
     Args:
         start: the model to fine-tune.
@@ -82,7 +83,7 @@ def resolve_auto(
     if "lr" in names:
         task = ensure_validation(task)
 
-        def measure(rate: float) -> float:
+        def measure(rate: float) -> float | None:
             part = once(
                 quiet.part(f"lr/{rate:g}"),
                 "finetune.lr",
@@ -90,8 +91,10 @@ def resolve_auto(
                 _shorten(recipe, task, rate),
                 (adapt(start, rate) if adapt else start, task, lesson),
             )
-            say(run, f"learning rate {rate:g}: {part.record['value']:.4f} on validation images")
-            return float(part.record["value"])
+            value: float | None = part.record["value"]
+            result = "diverged" if value is None else f"{value:.4f} on validation images"
+            say(run, f"learning rate {rate:g}: {result}")
+            return value
 
         values = try_rates(measure)
         recipe = replace(recipe, lr=choose_rate(values))
@@ -100,8 +103,8 @@ def resolve_auto(
     return recipe, record
 
 
-def try_rates(measure: Callable[[float], float]) -> dict[float, float]:
-    """Return the result of `measure` for each of `LEARNING_RATES`.
+def try_rates(measure: Callable[[float], float | None]) -> dict[float, float | None]:
+    """Return the result of `measure` for each of `LEARNING_RATES`, None for one that diverges.
 
     While the first or the last rate is the best, the rates beyond it are tried too.
     """
@@ -113,9 +116,18 @@ def try_rates(measure: Callable[[float], float]) -> dict[float, float]:
     return dict(sorted(values.items()))
 
 
-def choose_rate(values: Mapping[float, float]) -> float:
-    """Return the rate with the largest value, or the smallest rate of equal values."""
-    return max(values, key=lambda rate: (values[rate], -rate))
+def choose_rate(values: Mapping[float, float | None]) -> float:
+    """Return the rate with the largest value, or the smallest rate of equal values.
+
+    A value may be negative, as a Matthews correlation. None, of a trial that diverged, is below all
+    numbers.
+    """
+
+    def rank_of(rate: float) -> tuple[float, float]:
+        value = values[rate]
+        return (-math.inf if value is None else value, -rate)
+
+    return max(values, key=rank_of)
 
 
 def _shorten(recipe: Recipe, task: Task, rate: float) -> Recipe:
@@ -129,11 +141,11 @@ def _shorten(recipe: Recipe, task: Task, rate: float) -> Recipe:
 def measure_rate(
     recipe: Recipe, start: Descendant | TimmModel, task: Task, lesson: Lesson | None, run: Run
 ) -> tuple[StateDict, dict[str, Json]]:
-    """Train briefly and return the result on validation images, or 0 if training diverges."""
+    """Train briefly and return the result on validation images, or None if training diverges."""
     try:
         metrics: Any = fit(start, task, recipe, run, lesson=lesson).provenance["metrics"]
     except TrainingFailed:
-        return {}, {"value": 0.0}
+        return {}, {"value": None}
     return {}, {"value": metrics[f"validation_{metric_for(task).name}"]}
 
 

@@ -2,9 +2,10 @@
 
 An objective is a module from a batch to named scalar losses, each a mean over the batch; their sum
 is minimised. If a loss is a mean over something else than images, such as pixels that count, the
-objective has a method `count_terms` (`count_terms`). The metric is accuracy or another that the task names, or mIoU where every pixel has a
-class. Each image gives a row of integers, and the metric is a function of the sum of the rows, so
-that any batches and any number of processes give bit-equal results.
+objective has a method that counts them (`count_terms`). The metric is accuracy or another that the
+task names, or mIoU where every pixel has a class. Each image gives a row of integers, and the
+metric is a function of the sum of the rows, so that any batches and any number of processes give
+bit-equal results.
 
 Shapes: B images, N images of a split, K classes, A attributes, D features, R numbers of a row.
 """

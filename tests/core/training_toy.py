@@ -76,12 +76,13 @@ def compute_gradients(
     recipe = Recipe(epochs=1, batch_size=size, accumulate=accumulate)
     loader: Any = OneBatch(batch)
     for step in train(objective, loader, recipe, Run(device="cpu")):
+        losses = dict(step.losses)
         gradients = {
             name: parameter.grad.clone()
             for name, parameter in objective.named_parameters()
             if parameter.grad is not None
         }
-    return dict(step.losses), gradients
+    return losses, gradients
 
 
 def check_split(objective: nn.Module, batch: Any, *names: str) -> None:
