@@ -80,7 +80,12 @@ def choice_option(name: str, choices: Sequence[str], default: str, help_text: st
 
 
 def job_options(
-    out: str | None, out_help: str = "Path of the result.", without: Container[str] = ()
+    out: str | None,
+    out_help: str = "Path of the result.",
+    without: Container[str] = (),
+    *,
+    force_help: str = "Replace an existing result, or start an interrupted run over.",
+    resume_help: str = "Continue an interrupted run, with the same settings.",
 ) -> list[click.Option]:
     """Return the options that become a `Job`, except those in `without`.
 
@@ -88,6 +93,8 @@ def job_options(
         out: default path of the result; None: it is only written with `-o`.
         out_help: help text of `-o`.
         without: names of options that do not apply to the command.
+        force_help: help text of `--force`; the default is that of commands that keep a run.
+        resume_help: help text of `--resume`, the same.
     """
     options = [
         click.Option(
@@ -97,8 +104,8 @@ def job_options(
             show_default=out is not None,
             help=out_help,
         ),
-        click.Option(["--force"], is_flag=True, help="Replace what already exists."),
-        click.Option(["--resume"], is_flag=True, help="Continue an interrupted run."),
+        click.Option(["--force"], is_flag=True, help=force_help),
+        click.Option(["--resume"], is_flag=True, help=resume_help),
         RunningOption(
             ["--device"],
             default=Run.device,
