@@ -26,7 +26,7 @@ from learngene_zoo.storage import StateDict
 from learngene_zoo.tasks.loader import Batch
 from learngene_zoo.tasks.splits import ensure_validation
 from learngene_zoo.tasks.task import Task
-from learngene_zoo.training.distillation import Lesson
+from learngene_zoo.training.distillation import Distillation
 from learngene_zoo.training.fit import fit
 from learngene_zoo.training.objectives import metric_for, objective_for
 
@@ -47,7 +47,7 @@ def resolve_auto(
     run: Run,
     names: Collection[str],
     adapt: Callable[[Descendant | TimmModel, float], Descendant | TimmModel] | None = None,
-    lesson: Lesson | None = None,
+    distillation: Distillation | None = None,
 ) -> tuple[Recipe, dict[str, Json]]:
     """Choose the settings in `names` and return the recipe with them, and the record of the trials.
 
@@ -65,7 +65,7 @@ def resolve_auto(
         run: the run, whose parts the trials are.
         names: the settings to choose, `batch_size` or `lr`.
         adapt: returns the model to train with a learning rate, such as `heads.rescale_head`.
-        lesson: the loss of a teacher, which the trials have as the training has.
+        distillation: the loss of a teacher, which the trials have as the training has.
     """
     record: dict[str, Json] = {}
     quiet = replace(run, lines=False, progress=False, tracker=None)
@@ -75,7 +75,7 @@ def resolve_auto(
             "finetune.batch_size",
             find_batch_size,
             recipe,
-            (start, task, lesson, describe_machine(run)),
+            (start, task, distillation, describe_machine(run)),
         ).record
         recipe = replace(recipe, batch_size=record_of_size["batch_size"])
         record["batch_size"] = "auto"
@@ -89,7 +89,7 @@ def resolve_auto(
                 "finetune.lr",
                 measure_rate,
                 _shorten(recipe, task, rate),
-                (adapt(start, rate) if adapt else start, task, lesson),
+                (adapt(start, rate) if adapt else start, task, distillation),
             )
             value: float | None = part.record["value"]
             result = "diverged" if value is None else f"{value:.4f} on validation images"
@@ -139,11 +139,17 @@ def _shorten(recipe: Recipe, task: Task, rate: float) -> Recipe:
 
 
 def measure_rate(
-    recipe: Recipe, start: Descendant | TimmModel, task: Task, lesson: Lesson | None, run: Run
+    recipe: Recipe,
+    start: Descendant | TimmModel,
+    task: Task,
+    distillation: Distillation | None,
+    run: Run,
 ) -> tuple[StateDict, dict[str, Json]]:
     """Train briefly and return the result on validation images, or None if training diverges."""
     try:
-        metrics: Any = fit(start, task, recipe, run, lesson=lesson).provenance["metrics"]
+        metrics: Any = fit(start, task, recipe, run, distillation=distillation).provenance[
+            "metrics"
+        ]
     except TrainingFailed:
         return {}, {"value": None}
     return {}, {"value": metrics[f"validation_{metric_for(task).name}"]}
@@ -153,7 +159,7 @@ def find_batch_size(
     recipe: Recipe,
     start: Descendant | TimmModel,
     task: Task,
-    lesson: Lesson | None,
+    distillation: Distillation | None,
     _machine: str,
     run: Run,
 ) -> tuple[StateDict, dict[str, Json]]:
@@ -165,7 +171,7 @@ def find_batch_size(
     size = min(
         gather_values(
             find_largest(
-                lambda images: _fits(images, start, task, recipe, lesson, run, device), most
+                lambda images: _fits(images, start, task, recipe, distillation, run, device), most
             )
         )
     )
@@ -194,15 +200,15 @@ def _fits(
     start: Descendant | TimmModel,
     task: Task,
     recipe: Recipe,
-    lesson: Lesson | None,
+    distillation: Distillation | None,
     run: Run,
     device: torch.device,
 ) -> bool:
     """Return whether a training step with this many images leaves a tenth of the memory free."""
     model: Any = start.model()
     objective = objective_for(task, model, recipe, 0)
-    if lesson is not None:
-        objective = lesson(objective, model)
+    if distillation is not None:
+        objective = distillation(objective, model)
     objective.to(device).train()
     optimizer = torch.optim.AdamW(objective.parameters(), lr=0.0)
     kind = torch.float16 if run.precision == "fp16" else torch.bfloat16

@@ -206,7 +206,7 @@ class Distilled(nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lesson:
+class Distillation:
     """Adds the loss of a teacher's logits to the objective of a task.
 
     Args:

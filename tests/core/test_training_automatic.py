@@ -73,7 +73,7 @@ def script_values(monkeypatch: pytest.MonkeyPatch, *values: float | Exception) -
     """Replace training by one that reaches these values in turn; return the recipes it was given."""
     calls: list[Recipe] = []
 
-    def fit(start: Any, task: Any, recipe: Recipe, run: Run, lesson: None) -> Any:
+    def fit(start: Any, task: Any, recipe: Recipe, run: Run, distillation: None) -> Any:
         calls.append(recipe)
         value = values[len(calls) - 1]
         if isinstance(value, Exception):
