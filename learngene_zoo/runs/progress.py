@@ -74,6 +74,7 @@ class _Printer:
         self.activities: list[Activity] = []
         self.printed = time.monotonic()
         self.users = 0
+        self.is_silent = False
         self.noted: set[str] = set()
         self.num_lines: dict[str, int] = {}  # by the title of the last activity of a line
         self._stop = threading.Event()
@@ -172,6 +173,36 @@ def print_activities(*, is_command: bool = False) -> Iterator[None]:
         yield
     finally:
         _printer.stop()
+
+
+@contextmanager
+def silence_activities(is_wanted: bool = True) -> Iterator[None]:
+    """Print no line of `print_unless_shown` in this context, as with --quiet.
+
+    Args:
+        is_wanted: with False nothing changes.
+    """
+    before = _printer.is_silent
+    _printer.is_silent = before or is_wanted
+    try:
+        yield
+    finally:
+        _printer.is_silent = before
+
+
+def is_silent() -> bool:
+    """Return whether `silence_activities` is in force."""
+    return _printer.is_silent
+
+
+def print_unless_shown(text: str) -> None:
+    """Print a line about the current step if no lines of progress are printed, as in a script.
+
+    Nothing is printed within `print_activities`, whose lines name the step, or
+    `silence_activities`.
+    """
+    if not (_printer.users or _printer.is_silent):
+        print(printable(text), file=sys.stderr, flush=True)
 
 
 def mark_printed() -> None:
