@@ -18,12 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from learngene_zoo.cli.sections import RunningOption
-from learngene_zoo.runs.progress import (
-    mark_printed,
-    print_activities,
-    report_activity,
-    silence_activities,
-)
+from learngene_zoo.runs.progress import SILENT, mark_printed, print_activities, report_activity
 from learngene_zoo.runs.run import DEVICES, MAX_THREADS, Run, check_device, is_first
 from learngene_zoo.settings import Bounds, Json, to_json
 from learngene_zoo.terminal import choose_columns, terminal_width, text_table, wrap_words
@@ -195,7 +190,8 @@ def print_progress(is_wanted: bool = True) -> None:
     """Print lines about long steps until the command ends, or none if they are not wanted."""
     context = click.get_current_context(silent=True)
     if context is not None and not is_wanted:
-        context.with_resource(silence_activities())
+        SILENT.set()
+        context.call_on_close(SILENT.clear)
     if context is not None and is_wanted:
         context.with_resource(print_activities(is_command=True))
         context.with_resource(report_activity(context.command_path.removeprefix("lgzoo ")))

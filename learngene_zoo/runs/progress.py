@@ -36,6 +36,7 @@ FIRST = 1.0  # the same on a terminal, before the first line about a step; doubl
 MAX_TITLE = 60  # characters of a title or a note
 MIN_SECONDS_BETWEEN_LINES = 5.0  # between the lines of two epochs
 MIN_TITLE_LENGTH = 15  # characters of a progress bar's title
+SILENT = threading.Event()  # is set while a command runs with --quiet
 METRICS = "metrics.jsonl"  # one line of JSON per step
 
 
@@ -74,7 +75,6 @@ class _Printer:
         self.activities: list[Activity] = []
         self.printed = time.monotonic()
         self.users = 0
-        self.is_silent = False
         self.noted: set[str] = set()
         self.num_lines: dict[str, int] = {}  # by the title of the last activity of a line
         self._stop = threading.Event()
@@ -175,33 +175,13 @@ def print_activities(*, is_command: bool = False) -> Iterator[None]:
         _printer.stop()
 
 
-@contextmanager
-def silence_activities(is_wanted: bool = True) -> Iterator[None]:
-    """Print no line of `print_unless_shown` in this context, as with --quiet.
-
-    Args:
-        is_wanted: with False nothing changes.
-    """
-    before = _printer.is_silent
-    _printer.is_silent = before or is_wanted
-    try:
-        yield
-    finally:
-        _printer.is_silent = before
-
-
-def is_silent() -> bool:
-    """Return whether `silence_activities` is in force."""
-    return _printer.is_silent
-
-
 def print_unless_shown(text: str) -> None:
     """Print a line about the current step if no lines of progress are printed, as in a script.
 
-    Nothing is printed within `print_activities`, whose lines name the step, or
-    `silence_activities`.
+    Nothing is printed within `print_activities`, whose lines name the step, and while `SILENT` is
+    set.
     """
-    if not (_printer.users or _printer.is_silent):
+    if not (_printer.users or SILENT.is_set()):
         print(printable(text), file=sys.stderr, flush=True)
 
 

@@ -21,7 +21,6 @@ from learngene_zoo.runs.progress import (
     print_note,
     progress,
     report_activity,
-    silence_activities,
 )
 
 
@@ -88,7 +87,9 @@ def test_a_script_names_what_it_waits_for_in_one_line(
     monkeypatch.setattr(cache, "SILENT_SECONDS", 0.1)
     other = FileLock(tmp_path / "lock")
     other.acquire()
-    with ThreadPoolExecutor(1) as pool, silence_activities(is_quiet):
+    silent = progress_module.SILENT
+    monkeypatch.setattr(silent, "is_set", lambda: is_quiet)
+    with ThreadPoolExecutor(1) as pool:
 
         def wait() -> str:
             with wait_for_lock(tmp_path / "lock", "computing the teacher"):

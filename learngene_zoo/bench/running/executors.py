@@ -22,7 +22,7 @@ from learngene_zoo.bench.results.rows import Row
 from learngene_zoo.bench.running.extraction import ExtractionCost, extract_once
 from learngene_zoo.bench.running.trial import run_cell
 from learngene_zoo.errors import WrongCall, ZooError
-from learngene_zoo.runs.progress import is_silent, silence_activities
+from learngene_zoo.runs.progress import SILENT
 from learngene_zoo.runs.run import Run, end_with_parent
 
 Job = Extraction | Cell
@@ -136,7 +136,7 @@ class Worker:
         context = multiprocessing.get_context("spawn")
         self.answers, theirs = context.Pipe()
         self.process = context.Process(
-            target=serve, args=(theirs, out, run, is_silent()), daemon=True
+            target=serve, args=(theirs, out, run, SILENT.is_set()), daemon=True
         )
         with _hold_interrupts():
             self.process.start()
@@ -203,7 +203,9 @@ def serve(jobs: Connection, out: Path, run: Run, is_quiet: bool) -> None:
     signal.signal(signal.SIGTERM, _unwind)
     end_with_parent()
     multiprocessing.current_process().daemon = False  # so that it can have data loading processes
-    with silence_activities(is_quiet), suppress(OSError):
+    if is_quiet:
+        SILENT.set()
+    with suppress(OSError):
         while (job := receive_message(jobs)) is not None:
             jobs.send(perform(job, out, run))
 
