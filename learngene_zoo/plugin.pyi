@@ -175,6 +175,8 @@ from learngene_zoo.training.loop import parameter_groups as parameter_groups
 from learngene_zoo.training.loop import train as train
 from learngene_zoo.training.objectives import CLASS_LOSS as CLASS_LOSS
 from learngene_zoo.training.objectives import attribute_loss as attribute_loss
+from learngene_zoo.training.objectives import count_attributes as count_attributes
+from learngene_zoo.training.objectives import count_terms as count_terms
 from learngene_zoo.training.objectives import evaluation_batch_size as evaluation_batch_size
 from learngene_zoo.training.objectives import metric_for as metric_for
 from learngene_zoo.training.objectives import objective_for as objective_for

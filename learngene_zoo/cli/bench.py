@@ -19,11 +19,12 @@ from learngene_zoo.cli.bench_options import (
     bench_options,
     build_cells,
     choose_tuning,
+    list_given,
     split_words,
 )
 from learngene_zoo.cli.job import Job, job_of, print_lines, print_rows, print_table
 from learngene_zoo.cli.job import say as say_now
-from learngene_zoo.cli.options import check_tasks, list_typed
+from learngene_zoo.cli.options import check_tasks
 from learngene_zoo.cli.sections import RunningOption, SettingsCommand
 from learngene_zoo.errors import BadFile, TrainingFailed, WrongCall
 from learngene_zoo.pretrained.sources import check_source
@@ -68,7 +69,6 @@ def _measure(
     suites: Sequence[str], options: dict[str, Any], job: Job, executor: Callable[..., Executor]
 ) -> None:
     """Run the grid that the command line describes."""
-    from learngene_zoo.bench.grid.grid import RECIPE
     from learngene_zoo.bench.grid.search import choose
     from learngene_zoo.bench.grid.tuning import (
         describe_tuning,
@@ -99,7 +99,7 @@ def _measure(
             return rows
 
         choices = choose(tuning.space, tuning.cell_of, measure)
-    named = list_typed(RECIPE)
+    named = list_given(options)
     if tuning.small and not choices and "lr" not in named:
         cells = with_default_rates(cells, named, job.run.offline)
     cells = with_choices(cells, tuning.default_choices if tuning.space.size == 1 else choices)

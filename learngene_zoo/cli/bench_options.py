@@ -63,22 +63,35 @@ class Numbers(click.ParamType):
 def choose_tuning(cells: Sequence[Cell], options: dict[str, Any], offline: bool) -> GridTuning:
     """Return how the arms are tuned.
 
-    A learning rate or augmentation that the user typed is not tuned. Nothing is tuned on a task
-    with few validation images, unless --tune lists the rates.
+    A learning rate or augmentation that the user gave is not tuned. Nothing is tuned on a task with
+    few validation images, unless --tune lists several rates.
     """
     from learngene_zoo.bench.grid.tuning import GridTuning, find_small
     from learngene_zoo.tasks.catalogue import open_task
 
-    typed = list_typed(RECIPE)
-    rates = options["tune"] or ((typed["lr"],) if "lr" in typed else RATES)
-    augments = (typed["augment"],) if "augment" in typed else AUGMENTS
-    is_fixed = options["tune"] or len(rates) * len(augments) == 1
+    given = list_given(options)
+    listed = () if "lr" in given else options["tune"] or ()
+    rates = (given["lr"],) if "lr" in given else listed or RATES
+    augments = (given["augment"],) if "augment" in given else AUGMENTS
+    is_wanted = bool(listed) or len(rates) * len(augments) == 1
     small = (
         {}
-        if is_fixed
+        if is_wanted
         else find_small(cells, lambda task: open_task(task, offline=offline).sizes["validation"])
     )
     return GridTuning(cells, tuple(rates), augments, small=small)
+
+
+def list_given(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of the recipe that the user gave, by name.
+
+    Rates of --tune come before --lr: a single one is the learning rate, and several are chosen
+    from.
+    """
+    given, rates = list_typed(RECIPE), set(options["tune"] or ())
+    if rates:
+        given.pop("lr", None)
+    return {**given, "lr": rates.pop()} if len(rates) == 1 else given
 
 
 def build_cells(suites: Sequence[str], options: dict[str, Any], job: Job) -> list[Cell]:
@@ -107,6 +120,8 @@ def build_cells(suites: Sequence[str], options: dict[str, Any], job: Job) -> lis
         image_size=options["image_size"],
     )
     seeds = budget.seeds if options["seeds"] is None else options["seeds"]
+    recipe = settings_from_options(replace(RECIPE, images=budget.images))
+    recipe = replace(recipe, lr=list_given(options).get("lr", recipe.lr))
     return cells(
         tasks,
         arms,
@@ -114,7 +129,7 @@ def build_cells(suites: Sequence[str], options: dict[str, Any], job: Job) -> lis
         sizes=[_size(text) for text in options["size"]],
         epochs=options["epochs"] or budget.epochs,
         seeds=range(job.run.seed, job.run.seed + seeds),
-        recipe=settings_from_options(replace(RECIPE, images=budget.images)),
+        recipe=recipe,
         widths=options["width"] or (None,),
         split=options["split"],
         head=options["head"],
@@ -232,8 +247,9 @@ def grid_options() -> list[click.Option]:
         DetailOption(
             ["--tune"],
             type=Numbers(float),
-            help="Learning rates from which each arm chooses on validation images; a single rate "
-            "is not tuned. On fewer than 100 validation images nothing is chosen (docs/bench.md).  "
+            help="Learning rates from which each arm chooses on validation images. A single rate "
+            "is used as --lr is. On fewer than 100 validation images nothing is chosen, no "
+            "augmentation either, unless several rates are given here (docs/bench.md).  "
             f"[default: {','.join(f'{rate:g}' for rate in RATES)}, or that of --lr]",
         ),
         DetailOption(

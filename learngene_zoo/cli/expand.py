@@ -225,7 +225,13 @@ command = ExpandCommand(
             help="Ancestry model of the learngene, for methods that embed an unseen task with it. "
             "Not needed if it is bundled or a timm model.",
         ),
-        *job_options("descendant", without=("tracker", "precision")),
+        *job_options(
+            "descendant",
+            without=("tracker", "precision"),
+            force_help="Replace an existing descendant.",
+            resume_help="Accept an existing descendant if it equals the one that this call builds; "
+            "another one is an error.",
+        ),
     ],
 )
 

@@ -123,6 +123,9 @@ command = SettingsCommand(
             None,
             "Path of the file.  [default: model.onnx or model.pt2]",
             without=("tracker", "seed", "precision"),
+            force_help="Replace an existing file.",
+            resume_help="Replace an existing file if lgzoo export wrote it; another one is an "
+            "error.",
         ),
     ],
 )
@@ -227,6 +230,10 @@ convert_command = click.Command(
             ["--ancestry"],
             help="Source of the ancestry model (default: the one that MODEL records).",
         ),
-        *job_options("converted", without=("resume", "seed", "precision", "tracker")),
+        *job_options(
+            "converted",
+            without=("resume", "seed", "precision", "tracker"),
+            force_help="Replace an existing result.",
+        ),
     ],
 )

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from learngene_zoo.cli.sections import RunningOption
-from learngene_zoo.runs.progress import mark_printed, print_activities, report_activity
+from learngene_zoo.runs.progress import SILENT, mark_printed, print_activities, report_activity
 from learngene_zoo.runs.run import DEVICES, MAX_THREADS, Run, check_device, is_first
 from learngene_zoo.settings import Bounds, Json, to_json
 from learngene_zoo.terminal import choose_columns, terminal_width, text_table, wrap_words
@@ -80,7 +80,12 @@ def choice_option(name: str, choices: Sequence[str], default: str, help_text: st
 
 
 def job_options(
-    out: str | None, out_help: str = "Path of the result.", without: Container[str] = ()
+    out: str | None,
+    out_help: str = "Path of the result.",
+    without: Container[str] = (),
+    *,
+    force_help: str = "Replace an existing result, or start an interrupted run over.",
+    resume_help: str = "Continue an interrupted run, with the same settings.",
 ) -> list[click.Option]:
     """Return the options that become a `Job`, except those in `without`.
 
@@ -88,6 +93,8 @@ def job_options(
         out: default path of the result; None: it is only written with `-o`.
         out_help: help text of `-o`.
         without: names of options that do not apply to the command.
+        force_help: help text of `--force`; the default is that of commands that keep a run.
+        resume_help: help text of `--resume`, the same.
     """
     options = [
         click.Option(
@@ -97,8 +104,8 @@ def job_options(
             show_default=out is not None,
             help=out_help,
         ),
-        click.Option(["--force"], is_flag=True, help="Replace what already exists."),
-        click.Option(["--resume"], is_flag=True, help="Continue an interrupted run."),
+        click.Option(["--force"], is_flag=True, help=force_help),
+        click.Option(["--resume"], is_flag=True, help=resume_help),
         RunningOption(
             ["--device"],
             default=Run.device,
@@ -180,8 +187,11 @@ class WholeNumber(click.ParamType):
 
 
 def print_progress(is_wanted: bool = True) -> None:
-    """Print lines about long steps until the command ends."""
+    """Print lines about long steps until the command ends, or none if they are not wanted."""
     context = click.get_current_context(silent=True)
+    if context is not None and not is_wanted:
+        SILENT.set()
+        context.call_on_close(SILENT.clear)
     if context is not None and is_wanted:
         context.with_resource(print_activities(is_command=True))
         context.with_resource(report_activity(context.command_path.removeprefix("lgzoo ")))

@@ -165,8 +165,8 @@ def build(method: Method) -> click.Command:
     return SettingsCommand(
         method.name,
         callback=plan,
-        help=f"List every size that {method.name} would build, smallest first, without computing "
-        "anything.",
+        help=f"List every size that {method.name} would build, with its cost, smallest first. "
+        "Nothing is extracted, trained or written.",
         epilog="\b\nExamples:\n"
         f"  lgzoo plan {method.name}\n"
         f"  lgzoo plan {method.name} --ancestry timm:deit_tiny_patch16_224\n"

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from learngene_zoo.artifacts.descendant import Descendant
     from learngene_zoo.pretrained.timm_model import TimmModel
     from learngene_zoo.tasks.task import Task
-    from learngene_zoo.training.distillation import Lesson
+    from learngene_zoo.training.distillation import Distillation
 
 MAX_MEASURED_TEXTS = 500  # whose tokens are counted for a note
 AUTO, AUTO_SETTINGS = "auto", ("batch_size", "lr")
@@ -181,15 +181,21 @@ def finetune(
             _note_truncation(start, data)
         fresh, is_fitted = _build_start(start, data, recipe, tuning, run)
         adapt = rescale_head if is_fitted else None
-        lesson = _open_lesson(tuning, fresh, data, run)
-        resolved, tried = resolve_auto(fresh, data, recipe, run, automatic, adapt, lesson)
+        distillation = _open_distillation(tuning, fresh, data, run)
+        resolved, tried = resolve_auto(fresh, data, recipe, run, automatic, adapt, distillation)
         fresh = adapt(fresh, resolved.lr) if adapt else fresh
         result = tune(
-            fresh, data, resolved, run, keep=tuning.keep, patience=tuning.patience, lesson=lesson
+            fresh,
+            data,
+            resolved,
+            run,
+            keep=tuning.keep,
+            patience=tuning.patience,
+            distillation=distillation,
         )
         if not has_rate:
             say(run, describe_rates(start, recipe, data.sizes["train"]))
-        records = {"teacher": lesson and lesson.identity, "found": tried}
+        records = {"teacher": distillation and distillation.identity, "found": tried}
         kept = {name: record for name, record in records.items() if record}
         return replace(result, provenance={**result.provenance, **kept})
 
@@ -300,17 +306,17 @@ def _find_preset(
     return presets[preset]
 
 
-def _open_lesson(
+def _open_distillation(
     tuning: FinetuneConfig, start: Descendant | TimmModel, data: Task, run: Run
-) -> Lesson | None:
+) -> Distillation | None:
     """Open the teacher and return the loss that it adds to an objective; None without a teacher."""
-    from learngene_zoo.training.distillation import Lesson, guide, logits_loss, teacher_named
+    from learngene_zoo.training.distillation import Distillation, guide, logits_loss, teacher_named
 
     if tuning.teacher is None:
         return None
     teacher, record = teacher_named(tuning.teacher, data, run)
     how = {"share": tuning.share, "temperature": tuning.temperature, "answers": tuning.answers}
-    return Lesson(
+    return Distillation(
         teacher=guide(teacher, start.input_format, run),
         imitation=logits_loss(tuning.answers, tuning.temperature),
         weights=(1 - tuning.share, tuning.share),

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from learngene_zoo.atomic import new_file
 from learngene_zoo.ownership import remove_marked
-from learngene_zoo.runs.progress import read_number, report_activity
+from learngene_zoo.runs.progress import print_unless_shown, read_number, report_activity
 from learngene_zoo.runs.run import Run, is_first, wait_for_all, world
 from learngene_zoo.settings import Json, fingerprint, from_json, stated_fields, to_json
 from learngene_zoo.storage import load_result, read_json, save_result, write_json
@@ -34,6 +34,7 @@ from learngene_zoo.storage import load_result, read_json, save_result, write_jso
 if TYPE_CHECKING:
     from learngene_zoo.storage import StateDict
 
+SILENT_SECONDS = 1.0  # of waiting for another process
 NOTE, COST, DONE, KEPT = "shared.json", "cost.json", "done", "kept.json"
 
 
@@ -172,17 +173,24 @@ def _identity(value: Any) -> Json:
 
 @contextmanager
 def wait_for_lock(path: Path, work: str) -> Iterator[None]:
-    """Wait for the lock of a file, and hold it. Lines of progress name what another holder does.
+    """Wait for the lock of a file, and hold it.
+
+    Lines of progress name what another holder does. Where none are printed, as in a script, a
+    single line names it after `SILENT_SECONDS`.
 
     Args:
         path: the file of the lock, made if it does not exist.
         work: what the holder does, as "extracting lsamd".
     """
-    from filelock import FileLock
+    from filelock import FileLock, Timeout
 
-    lock = FileLock(path)
-    with report_activity(f"waiting for another process ({work})"):
-        lock.acquire()
+    lock, title = FileLock(path), f"waiting for another process ({work})"
+    with report_activity(title):
+        try:
+            lock.acquire(timeout=SILENT_SECONDS)
+        except Timeout:
+            print_unless_shown(title)
+            lock.acquire()
     try:
         yield
     finally:

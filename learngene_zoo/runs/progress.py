@@ -36,6 +36,7 @@ FIRST = 1.0  # the same on a terminal, before the first line about a step; doubl
 MAX_TITLE = 60  # characters of a title or a note
 MIN_SECONDS_BETWEEN_LINES = 5.0  # between the lines of two epochs
 MIN_TITLE_LENGTH = 15  # characters of a progress bar's title
+SILENT = threading.Event()  # is set while a command runs with --quiet
 METRICS = "metrics.jsonl"  # one line of JSON per step
 
 
@@ -172,6 +173,16 @@ def print_activities(*, is_command: bool = False) -> Iterator[None]:
         yield
     finally:
         _printer.stop()
+
+
+def print_unless_shown(text: str) -> None:
+    """Print a line about the current step if no lines of progress are printed, as in a script.
+
+    Nothing is printed within `print_activities`, whose lines name the step, and while `SILENT` is
+    set.
+    """
+    if not (_printer.users or SILENT.is_set()):
+        print(printable(text), file=sys.stderr, flush=True)
 
 
 def mark_printed() -> None:

@@ -229,8 +229,23 @@ def share_of_batch(images: int, device: torch.device) -> float:
     return images * world() / float(total)
 
 
+def sum_counts(counts: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return the sum over processes of each scalar int64 tensor."""
+    if world() == 1 or not counts:
+        return dict(counts)
+    import torch
+    import torch.distributed as dist
+
+    sums = torch.stack(list(counts.values()))
+    dist.all_reduce(sums)
+    return dict(zip(counts, sums.unbind()))
+
+
 def mean_losses(losses: Mapping[str, torch.Tensor], device: torch.device) -> dict[str, float]:
-    """Return the average over processes of each loss (already weighted by `share_of_batch`)."""
+    """Return the average over processes of each loss, which is weighted already.
+
+    The weights are those of `share_of_batch` or, with `sum_counts`, of the number of terms.
+    """
     import torch
     import torch.distributed as dist
 

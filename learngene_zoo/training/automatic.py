@@ -26,7 +26,7 @@ from learngene_zoo.storage import StateDict
 from learngene_zoo.tasks.loader import Batch
 from learngene_zoo.tasks.splits import ensure_validation
 from learngene_zoo.tasks.task import Task
-from learngene_zoo.training.distillation import Lesson
+from learngene_zoo.training.distillation import Distillation
 from learngene_zoo.training.fit import fit
 from learngene_zoo.training.objectives import metric_for, objective_for
 
@@ -47,7 +47,7 @@ def resolve_auto(
     run: Run,
     names: Collection[str],
     adapt: Callable[[Descendant | TimmModel, float], Descendant | TimmModel] | None = None,
-    lesson: Lesson | None = None,
+    distillation: Distillation | None = None,
 ) -> tuple[Recipe, dict[str, Json]]:
     """Choose the settings in `names` and return the recipe with them, and the record of the trials.
 
@@ -55,7 +55,8 @@ def resolve_auto(
       step fits into memory; at most 1,024 and at most the number of training images. On a CPU 64.
     - `lr`: of 1e-5, 3e-5, 1e-4, 3e-4, 1e-3 and 3e-3 the one with the best result on validation
       images after a fifth of the epochs, on at most 2,000 training images; the smallest of equals.
-      If it is the first or the last of them, rates beyond it are tried.
+      If it is the first or the last of them, rates beyond it are tried. A rate whose trial diverges
+      is chosen only if all of them diverge (then the smallest).
 
     Args:
         start: the model to fine-tune.
@@ -64,7 +65,7 @@ def resolve_auto(
         run: the run, whose parts the trials are.
         names: the settings to choose, `batch_size` or `lr`.
         adapt: returns the model to train with a learning rate, such as `heads.rescale_head`.
-        lesson: the loss of a teacher, which the trials have as the training has.
+        distillation: the loss of a teacher, which the trials have as the training has.
     """
     record: dict[str, Json] = {}
     quiet = replace(run, lines=False, progress=False, tracker=None)
@@ -74,7 +75,7 @@ def resolve_auto(
             "finetune.batch_size",
             find_batch_size,
             recipe,
-            (start, task, lesson, describe_machine(run)),
+            (start, task, distillation, describe_machine(run)),
         ).record
         recipe = replace(recipe, batch_size=record_of_size["batch_size"])
         record["batch_size"] = "auto"
@@ -82,16 +83,18 @@ def resolve_auto(
     if "lr" in names:
         task = ensure_validation(task)
 
-        def measure(rate: float) -> float:
+        def measure(rate: float) -> float | None:
             part = once(
                 quiet.part(f"lr/{rate:g}"),
                 "finetune.lr",
                 measure_rate,
                 _shorten(recipe, task, rate),
-                (adapt(start, rate) if adapt else start, task, lesson),
+                (adapt(start, rate) if adapt else start, task, distillation),
             )
-            say(run, f"learning rate {rate:g}: {part.record['value']:.4f} on validation images")
-            return float(part.record["value"])
+            value: float | None = part.record["value"]
+            result = "diverged" if value is None else f"{value:.4f} on validation images"
+            say(run, f"learning rate {rate:g}: {result}")
+            return value
 
         values = try_rates(measure)
         recipe = replace(recipe, lr=choose_rate(values))
@@ -100,8 +103,8 @@ def resolve_auto(
     return recipe, record
 
 
-def try_rates(measure: Callable[[float], float]) -> dict[float, float]:
-    """Return the result of `measure` for each of `LEARNING_RATES`.
+def try_rates(measure: Callable[[float], float | None]) -> dict[float, float | None]:
+    """Return the result of `measure` for each of `LEARNING_RATES`, None for one that diverges.
 
     While the first or the last rate is the best, the rates beyond it are tried too.
     """
@@ -113,9 +116,18 @@ def try_rates(measure: Callable[[float], float]) -> dict[float, float]:
     return dict(sorted(values.items()))
 
 
-def choose_rate(values: Mapping[float, float]) -> float:
-    """Return the rate with the largest value, or the smallest rate of equal values."""
-    return max(values, key=lambda rate: (values[rate], -rate))
+def choose_rate(values: Mapping[float, float | None]) -> float:
+    """Return the rate with the largest value, or the smallest rate of equal values.
+
+    A value may be negative, as a Matthews correlation. None, of a trial that diverged, is below all
+    numbers.
+    """
+
+    def rank_of(rate: float) -> tuple[float, float]:
+        value = values[rate]
+        return (-math.inf if value is None else value, -rate)
+
+    return max(values, key=rank_of)
 
 
 def _shorten(recipe: Recipe, task: Task, rate: float) -> Recipe:
@@ -127,13 +139,19 @@ def _shorten(recipe: Recipe, task: Task, rate: float) -> Recipe:
 
 
 def measure_rate(
-    recipe: Recipe, start: Descendant | TimmModel, task: Task, lesson: Lesson | None, run: Run
+    recipe: Recipe,
+    start: Descendant | TimmModel,
+    task: Task,
+    distillation: Distillation | None,
+    run: Run,
 ) -> tuple[StateDict, dict[str, Json]]:
-    """Train briefly and return the result on validation images, or 0 if training diverges."""
+    """Train briefly and return the result on validation images, or None if training diverges."""
     try:
-        metrics: Any = fit(start, task, recipe, run, lesson=lesson).provenance["metrics"]
+        metrics: Any = fit(start, task, recipe, run, distillation=distillation).provenance[
+            "metrics"
+        ]
     except TrainingFailed:
-        return {}, {"value": 0.0}
+        return {}, {"value": None}
     return {}, {"value": metrics[f"validation_{metric_for(task).name}"]}
 
 
@@ -141,7 +159,7 @@ def find_batch_size(
     recipe: Recipe,
     start: Descendant | TimmModel,
     task: Task,
-    lesson: Lesson | None,
+    distillation: Distillation | None,
     _machine: str,
     run: Run,
 ) -> tuple[StateDict, dict[str, Json]]:
@@ -153,7 +171,7 @@ def find_batch_size(
     size = min(
         gather_values(
             find_largest(
-                lambda images: _fits(images, start, task, recipe, lesson, run, device), most
+                lambda images: _fits(images, start, task, recipe, distillation, run, device), most
             )
         )
     )
@@ -182,15 +200,15 @@ def _fits(
     start: Descendant | TimmModel,
     task: Task,
     recipe: Recipe,
-    lesson: Lesson | None,
+    distillation: Distillation | None,
     run: Run,
     device: torch.device,
 ) -> bool:
     """Return whether a training step with this many images leaves a tenth of the memory free."""
     model: Any = start.model()
     objective = objective_for(task, model, recipe, 0)
-    if lesson is not None:
-        objective = lesson(objective, model)
+    if distillation is not None:
+        objective = distillation(objective, model)
     objective.to(device).train()
     optimizer = torch.optim.AdamW(objective.parameters(), lr=0.0)
     kind = torch.float16 if run.precision == "fp16" else torch.bfloat16

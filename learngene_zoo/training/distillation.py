@@ -41,6 +41,7 @@ from learngene_zoo.tasks.splits import ensure_validation
 from learngene_zoo.text import shell_word
 from learngene_zoo.training.evaluate import check_head
 from learngene_zoo.training.heads import initialise_head
+from learngene_zoo.training.objectives import count_terms
 from learngene_zoo.training.tuning import tune
 
 if TYPE_CHECKING:
@@ -199,9 +200,13 @@ class Distilled(nn.Module):
             },
         }
 
+    def count_terms(self, batch: Batch) -> dict[str, torch.Tensor]:
+        """Return the numbers of terms of the objective's losses and of the imitation's, by name."""
+        return {**count_terms(self.objective, batch), **count_terms(self.imitation, batch)}
+
 
 @dataclass(frozen=True, kw_only=True)
-class Lesson:
+class Distillation:
     """Adds the loss of a teacher's logits to the objective of a task.
 
     Args:
@@ -283,6 +288,10 @@ class LossSum(nn.Module):
             for name, loss in part(given, target).items()
         }
 
+    def count_terms(self, batch: Batch) -> dict[str, torch.Tensor]:
+        """Return the numbers of terms of all losses by name."""
+        return {name: n for _, part in self.parts for name, n in count_terms(part, batch).items()}
+
 
 class TokenLoss(nn.Module):
     """A loss `{"tokens": scalar}` between the student's last tokens and the teacher's.
@@ -331,6 +340,10 @@ class TokenLoss(nn.Module):
             answer = first if self.student.class_token else patches.mean(dim=1)
             loss = loss + whitened_distance(self.whole(answer), token)
         return {"tokens": loss}
+
+    def count_terms(self, batch: Batch) -> dict[str, torch.Tensor]:
+        """Return the number of tokens of texts; patches are equally many in every image."""
+        return {"tokens": batch.inputs.mask.sum()} if isinstance(batch.inputs, Tokens) else {}
 
 
 def _check_patches(student: Spec, teacher: Spec) -> None:

@@ -42,7 +42,7 @@ def fit(
     guard: bool = False,
     watch: Callable[[nn.Module], None] | None = None,
     judge: bool = True,
-    lesson: Callable[[nn.Module, Any], nn.Module] | None = None,
+    distillation: Callable[[nn.Module, Any], nn.Module] | None = None,
 ) -> M:
     """Train all weights of `start` on a task; the validation result is added to its provenance.
 
@@ -54,15 +54,15 @@ def fit(
         guard: stop a training that does not improve on chance, see `check_progress`.
         watch: is called with the model after every epoch.
         judge: evaluate the trained model on validation images (accuracy or mIoU).
-        lesson: returns another objective, a `Distilled`, for that of the task and the model.
+        distillation: returns another objective, a `Distilled`, for that of the task and the model.
 
     Raises:
         WrongCall: for a model whose head does not fit the task.
         TrainingFailed: if the loss is not finite, or with `guard` does not improve on chance.
     """
     model, objective, loader = prepare_training(start, task, recipe, run)
-    if lesson is not None:
-        objective = lesson(objective, model)
+    if distillation is not None:
+        objective = distillation(objective, model)
     steps = train(objective, loader, recipe, run, label=f"training on {task.name}")
     for step in check_progress(steps, task.classes) if guard else steps:
         if watch is not None and step.end_of_epoch:

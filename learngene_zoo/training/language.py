@@ -168,7 +168,10 @@ def as_batch(blocks_BN: np.ndarray, pad: int, rows: np.ndarray) -> Batch:
 
 
 class NextWord(nn.Module):
-    """The cross-entropy of each word given those before it, the mean over all words of a batch."""
+    """The cross-entropy of each word given those before it, the mean over all words of a batch.
+
+    It is 0 if there are none.
+    """
 
     def __init__(self, model: Model, spec: TextSpec, label_smoothing: float = 0.0) -> None:
         super().__init__()
@@ -182,10 +185,14 @@ class NextWord(nn.Module):
         features_MD = tokens_BND[:, :-1][is_word_BN]
         logits_MV = features_MD @ self.model.get_parameter(self.embedding).T
         words_M = batch.inputs.ids[:, 1:][is_word_BN]
-        loss = functional.cross_entropy(
-            logits_MV.float(), words_M, label_smoothing=self.label_smoothing
+        summed = functional.cross_entropy(
+            logits_MV.float(), words_M, reduction="sum", label_smoothing=self.label_smoothing
         )
-        return {CLASS_LOSS: loss}
+        return {CLASS_LOSS: summed / max(len(words_M), 1)}
+
+    def count_terms(self, batch: Batch) -> dict[str, torch.Tensor]:
+        """Return the number of words that are predicted."""
+        return {CLASS_LOSS: batch.inputs.mask[:, 1:].sum()}
 
 
 @torch.no_grad()

@@ -38,6 +38,7 @@ from learngene_zoo.runs.run import (
     open_device,
     rank,
     share_of_batch,
+    sum_counts,
     wait_for_all,
     world,
 )
@@ -45,7 +46,7 @@ from learngene_zoo.seeds import seed_step
 from learngene_zoo.settings import Recipe, fingerprint, to_json
 from learngene_zoo.training import checkpoint as checkpoints
 from learngene_zoo.training.checkpoint import TrainingState, defer_interrupts
-from learngene_zoo.training.objectives import make_mixup
+from learngene_zoo.training.objectives import count_terms, make_mixup
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -191,7 +192,9 @@ def train(
     batch and always have equal weights; the first one writes.
 
     Args:
-        objective: maps a batch to named scalar losses, each a mean over the batch.
+        objective: maps a batch to named scalar losses, each a mean over the batch. If a loss is a
+            mean over something else than images, it has a method `count_terms`
+            (`objectives.count_terms`).
         loader: batches of training images.
         recipe: settings of the training.
         run: folder, seed, device and so on.
@@ -369,7 +372,9 @@ class Engine:
     def _gradients(self, batch: Any) -> dict[str, float]:
         """Run forward and backward over the batch, in `recipe.accumulate` pieces.
 
-        Returns the losses of the batch.
+        Each loss of a piece is weighted by the number of terms that it is the mean over
+        (`count_terms`), so that losses and gradients are those of the whole batch. Returns the
+        losses of the batch.
         """
         images = len(batch[0])
         if images == 0:
@@ -386,12 +391,21 @@ class Engine:
         share = share_of_batch(images, self.device)
         self.shown = round(images * world() / share)
         total: dict[str, torch.Tensor] = {}
+        num_terms = sum_counts(count_terms(self.objective, batch))
         pieces = _pieces(batch, self.recipe.accumulate)
         for i, piece in enumerate(pieces, start=1):
             weight = share * len(piece[0]) / images
+            # accelerate averages over processes: hence the factor.
+            weights = {
+                name: world() * count / num_terms[name].clamp(min=1)
+                for name, count in count_terms(self.objective, piece).items()
+            }
             last = i == len(pieces)
             with nullcontext() if last else self.accelerator.no_sync(self.prepared):
-                losses = {name: weight * loss for name, loss in self.forward(piece).items()}
+                losses = {
+                    name: weights.get(name, weight) * loss
+                    for name, loss in self.forward(piece).items()
+                }
                 self.accelerator.backward(torch.stack(list(losses.values())).sum())
             for name, loss in losses.items():
                 total[name] = total[name] + loss.detach() if name in total else loss.detach()

@@ -1,9 +1,11 @@
 """The parts of a training that depend on the task: batches, objective and metric.
 
 An objective is a module from a batch to named scalar losses, each a mean over the batch; their sum
-is minimised. The metric is accuracy or another that the task names, or mIoU where every pixel has a
-class. Each image gives a row of integers, and the metric is a function of the sum of the rows, so
-that any batches and any number of processes give bit-equal results.
+is minimised. If a loss is a mean over something else than images, such as pixels that count, the
+objective has a method that counts them (`count_terms`). The metric is accuracy or another that the
+task names, or mIoU where every pixel has a class. Each image gives a row of integers, and the
+metric is a function of the sum of the rows, so that any batches and any number of processes give
+bit-equal results.
 
 Shapes: B images, N images of a split, K classes, A attributes, D features, R numbers of a row.
 """
@@ -108,6 +110,25 @@ def make_mixup(recipe: Recipe, classes: int) -> Callable[[Any], Any] | None:
     return mix_batch
 
 
+def count_terms(objective: object, batch: Any) -> dict[str, torch.Tensor]:
+    """Return how many terms the losses of an objective are means over, for a batch.
+
+    A batch may be split: into parts of `accumulate`, and over processes. The loss of the batch is
+    then the mean of the losses of its parts, weighted by these numbers. Losses without one are
+    means over images.
+
+    Args:
+        objective: the objective, or a loss of features. Its method `count_terms`, if it has one,
+            maps a batch to these numbers.
+        batch: the batch or a part of it.
+
+    Returns:
+        Scalar int64 tensors by the names of losses, on the device of the batch.
+    """
+    count: Any = getattr(objective, "count_terms", None)
+    return {} if count is None else count(batch)
+
+
 class Classification(nn.Module):
     """Cross-entropy of a model's logits (B, K) with labels (B,), or soft labels (B, K)."""
 
@@ -176,6 +197,10 @@ class ClassAndAttributes(nn.Module):
             losses[f"attributes/{attribute.name}"] = self.weight * attribute_loss(answer, truth_B)
         return losses
 
+    def count_terms(self, batch: Batch) -> dict[str, torch.Tensor]:
+        """Return the number of images that have each attribute, by the names of the losses."""
+        return count_attributes(self.attributes, batch)
+
 
 class Segmentation(Classification):
     """Cross-entropy of every pixel: logits (B, K, H, W) of a dense model, labels (B, H, W)."""
@@ -192,7 +217,22 @@ class Segmentation(Classification):
             reduction="sum",
             label_smoothing=self.label_smoothing,
         )
-        return {CLASS_LOSS: summed / (batch.labels != IGNORED).sum().clamp(min=1)}
+        return {CLASS_LOSS: summed / self.count_terms(batch)[CLASS_LOSS].clamp(min=1)}
+
+    def count_terms(self, batch: Batch) -> dict[str, torch.Tensor]:
+        """Return the number of pixels that are not ignored."""
+        return {CLASS_LOSS: (batch.labels != IGNORED).sum()}
+
+
+def count_attributes(attributes: Sequence[Attribute], batch: Any) -> dict[str, torch.Tensor]:
+    """Return the number of images of a batch that have each attribute, by the names of the losses.
+
+    Empty for a batch without attributes.
+    """
+    if batch.attributes is None:
+        return {}
+    names = [f"attributes/{attribute.name}" for attribute in attributes]
+    return dict(zip(names, (~batch.attributes.isnan()).sum(dim=0), strict=True))
 
 
 def attribute_loss(answers: torch.Tensor, truth_B: torch.Tensor) -> torch.Tensor:

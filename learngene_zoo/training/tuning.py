@@ -36,7 +36,7 @@ def tune(
     *,
     keep: Keep = "best",
     patience: int | None = None,
-    lesson: Callable[[nn.Module, Any], nn.Module] | None = None,
+    distillation: Callable[[nn.Module, Any], nn.Module] | None = None,
     is_tested: bool = True,
 ) -> M:
     """Train all weights of a model on a task, validate every epoch, and evaluate the kept weights.
@@ -53,7 +53,7 @@ def tune(
         keep: "best" keeps the weights of `choose_epoch`, with epoch 0 among them; "last" those of
             the last epoch.
         patience: stop after this many epochs without a better one; None: never.
-        lesson: returns another objective, a `Distilled`, for that of the task and the model.
+        distillation: returns another objective, a `Distilled`, for that of the task and the model.
         is_tested: evaluate the kept weights on test images, and write the report.
 
     Returns:
@@ -64,8 +64,8 @@ def tune(
     """
     sizes, task = task.sizes, ensure_validation(task)
     model, objective, loader = prepare_training(start, task, recipe, run)
-    if lesson is not None:
-        objective = lesson(objective, model)
+    if distillation is not None:
+        objective = distillation(objective, model)
     watch = Watch(run=run, keep=keep, patience=patience)
 
     def measure(current: nn.Module, average: nn.Module | None) -> Validation:

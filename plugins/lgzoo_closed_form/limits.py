@@ -89,7 +89,7 @@ def refuse_heads(width: int, heads: int | None, ancestry: Spec, *, is_nested: bo
 
 def can_narrow_heads(ancestry: Spec, *, is_nested: bool) -> bool:
     """Return whether heads can have fewer channels than the ancestry model's."""
-    fixed = (*_list_unsolved_head_features(ancestry), *list_fixed_width_features(ancestry))
+    fixed = (*_list_obstacles_to_narrow_heads(ancestry), *list_fixed_width_features(ancestry))
     return not (is_nested or fixed)
 
 
@@ -117,7 +117,7 @@ def check_narrow_heads(ancestry: Spec, *, is_nested: bool) -> None:
         is_nested: whether the streams of its descendants are nested, in groups as wide as a head.
     """
     widths = ", ".join(map(str, _list_whole_widths(ancestry)))
-    for feature in _list_unsolved_head_features(ancestry):
+    for feature in _list_obstacles_to_narrow_heads(ancestry):
         raise WrongCall(
             f"the ancestry model has {feature}, so its heads keep their {ancestry.head_width} "
             f"channels; choose width {widths}"
@@ -141,8 +141,8 @@ def list_fixed_head_features(spec: Spec) -> list[str]:
     return [feature for feature in features if features[feature]]
 
 
-def _list_unsolved_head_features(spec: Spec) -> list[str]:
-    """Return features of a model whose heads keep their channels in descendants of closed_form."""
+def _list_obstacles_to_narrow_heads(spec: Spec) -> list[str]:
+    """Return the features of a model that keep descendants from having heads of fewer channels."""
     is_narrower = spec.heads_width != spec.width
     return [
         *list_fixed_head_features(spec),

@@ -131,13 +131,23 @@ def test_on_a_small_folder_nothing_is_tuned_and_one_line_says_so(
     assert result.exit_code == 0, result.stderr
     assert result.stderr.count("tuned") == 1
     assert re.search(
-        r"No arm was tuned: .* has \d+ validation images; choosing a rate pays from 100 on",
+        r"No arm was tuned: .* has \d+ validation images; choosing pays from 100 on",
         result.stderr,
     )
     rows = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
     assert [(row["split"], row["lr"]) for row in rows] == [("test", 1e-3)] * 6
     assert len({row["weights"] for row in rows}) == 6, "a digest of every arm's model"
-    assert "choosing a rate pays from 100 on" in (tmp_path / "summary.md").read_text()
+    assert "choosing pays from 100 on" in (tmp_path / "summary.md").read_text()
+
+
+def test_a_single_rate_is_used_and_no_augmentation_is_chosen_on_few_images(
+    world: tuple[str, str], tmp_path: Path
+) -> None:
+    result = call(*remove_options(words(world, tmp_path)), "--tune", "4e-4")
+    assert result.exit_code == 0, result.stderr
+    assert "No arm was tuned: learning rate 0.0004, augmentation none for all." in result.stderr
+    rows = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
+    assert [(row["split"], row["lr"]) for row in rows] == [("test", 4e-4)] * 6
 
 
 @pytest.mark.slow

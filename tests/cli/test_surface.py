@@ -215,6 +215,13 @@ def test_an_option_that_means_nothing_for_a_verb_is_refused(line: str, options: 
         assert f"no option named {option}; " in call_refused(*line.split(), option, "1")
 
 
+@pytest.mark.parametrize("line", ["expand lsamd-mini", "evaluate", "export"])
+def test_the_help_of_a_command_without_a_run_promises_none(line: str) -> None:
+    text = call(*line.split(), "--help").stdout
+    assert "interrupted run" not in text
+    assert re.search(r"--resume +(Accept|Replace) an existing", text)
+
+
 def test_lists_are_flat() -> None:
     methods = json.loads(call("list", "methods", "--json").stdout)
     assert {row["name"] for row in methods} == set(METHODS.references())

@@ -314,8 +314,19 @@ def test_nothing_is_chosen_on_a_task_with_few_validation_images() -> None:
     message = describe_tuning(cells[:1], {}, small)
     assert message == [
         "No arm was tuned: learning rate 0.001, augmentation none for all. few has 99 validation"
-        " images; choosing a rate pays from 100 on (--tune chooses all the same)."
+        " images; choosing pays from 100 on (--tune with several rates chooses all the same)."
     ]
+
+
+def test_rates_that_the_images_do_not_distinguish_are_named() -> None:
+    """Two values with a variance of 4: the standard error of their difference is 2.83."""
+    values = {1e-3: 60.0, 2e-3: 62.7, 4e-3: 50.0}
+    choices, _ = run_search(SPACE, lambda trial: values.get(trial.lr, 0.0), variance=4.0)
+    assert (choices["a"].lr, choices["a"].alike) == (2e-3, ("0.001",))
+    text = describe_choice(choices["a"])
+    assert text.endswith("; within a standard error of the best rate: 0.001")
+    certain, _ = run_search(SPACE, lambda trial: values.get(trial.lr, 0.0), variance=1.0)
+    assert "standard error" not in describe_choice(certain["a"])
 
 
 @pytest.mark.parametrize("head", ["ridge", "random"])

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
+from training_toy import check_split
 
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import Descendant
@@ -32,6 +33,7 @@ from learngene_zoo.training.language import (
     pack_blocks,
     train_tokenizer,
 )
+from learngene_zoo.training.objectives import CLASS_LOSS
 
 pytest.importorskip("transformers")
 
@@ -207,6 +209,14 @@ def test_the_loss_is_that_of_transformers() -> None:
     assert torch.allclose(ours, expected, atol=1e-5)
     measured = measure_loss(model_of(spec, state), spec, blocks, 0, Run(device="cpu"))
     assert measured == pytest.approx(float(expected.detach()), abs=1e-5)
+
+
+def test_pieces_of_a_batch_have_its_gradient() -> None:
+    """A block of one word predicts none."""
+    spec = Gpt2Spec(layers=1, width=16, heads=2, classes=0, vocabulary=40, positions=8, pad_token=0)
+    blocks = np.array([[3, 4, 5, 1, 9, 6, 8, 2], [1] + 7 * [0], [7, 8] + 6 * [0], [9] * 8])
+    objective = NextWord(model_of(spec, initial(spec, seed=0)), spec)
+    check_split(objective, as_batch(blocks, 0, np.arange(4)), CLASS_LOSS)
 
 
 def test_a_trained_model_is_an_ancestry_model_that_transformers_opens(

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from filelock import FileLock
 
+from learngene_zoo.runs import cache
 from learngene_zoo.runs import progress as progress_module
 from learngene_zoo.runs.cache import wait_for_lock
 from learngene_zoo.runs.progress import (
@@ -77,6 +78,29 @@ def test_waiting_for_another_process_names_its_work(
     assert lines.startswith("waiting for another process (extracting lsamd), ")
     with wait_for_lock(tmp_path / "lock", "extracting lsamd"):  # it was released
         pass
+
+
+@pytest.mark.parametrize("is_quiet", [False, True])
+def test_a_script_names_what_it_waits_for_in_one_line(
+    is_quiet: bool, monkeypatch: pytest.MonkeyPatch, capsys: Any, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(cache, "SILENT_SECONDS", 0.1)
+    other = FileLock(tmp_path / "lock")
+    other.acquire()
+    silent = progress_module.SILENT
+    monkeypatch.setattr(silent, "is_set", lambda: is_quiet)
+    with ThreadPoolExecutor(1) as pool:
+
+        def wait() -> str:
+            with wait_for_lock(tmp_path / "lock", "computing the teacher"):
+                return "mine"
+
+        waiting = pool.submit(wait)
+        time.sleep(0.5)
+        other.release()
+        assert waiting.result(timeout=20) == "mine"
+    line = "waiting for another process (computing the teacher)\n"
+    assert capsys.readouterr().err == ("" if is_quiet else line)
 
 
 def test_a_quick_step_prints_nothing(capsys: Any) -> None:

@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from training_toy import Pixels, check_split, draw_masks
 
 from learngene_zoo import lifecycle, torch_hub
 from learngene_zoo.artifacts.descendant import Descendant, assemble
@@ -350,6 +351,11 @@ def test_the_epochs_of_a_fine_tuning_have_the_mean_iou() -> None:
     assert metrics["validation_mIoU"] in [row["validation_mIoU"] for row in metrics["history"]]
     assert "validation mIoU" in trained.files["report.html"]
     assert trained.files["report.html"].count("<svg") == 1  # one epoch has no curve of the loss
+
+
+def test_pieces_of_a_batch_have_its_gradient() -> None:
+    for label_smoothing in (0.0, 0.2):
+        check_split(Segmentation(Pixels(), label_smoothing), draw_masks(), CLASS_LOSS)
 
 
 def test_pieces_of_a_batch_and_operations_of_all_kinds_are_trained_on() -> None:

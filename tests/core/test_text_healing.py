@@ -9,19 +9,21 @@ import numpy as np
 import pytest
 import torch
 from text_models_toy import SPECS, WORDS, write_tokenizer
+from training_toy import check_split
 
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import Descendant
 from learngene_zoo.errors import BadData, WrongCall
 from learngene_zoo.families.family import table_of
-from learngene_zoo.families.forward import pool_words
+from learngene_zoo.families.forward import compute_logits, pool_words
 from learngene_zoo.families.tensors import initial, model_of
 from learngene_zoo.families.text_format import Tokens
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.tasks.task import stamp_task
 from learngene_zoo.tasks.unlabelled.opening import open_images
-from learngene_zoo.training.healing.objective import PATCHES, TOKEN
+from learngene_zoo.training.distillation import Distilled, LossSum, Teacher, TokenLoss
+from learngene_zoo.training.healing.objective import COSINE, PATCHES, STREAMS, TOKEN
 from learngene_zoo.training.healing.recovery import build_objective
 from learngene_zoo.training.healing.settings import HEALING
 from learngene_zoo.training.probes import compute_features
@@ -85,10 +87,7 @@ def test_features_of_equal_width_are_compared_without_a_map(
     pair: tuple[Descendant, Descendant],
 ) -> None:
     small, _ = pair
-    ancestry: Any = lifecycle.healing._open_teacher(
-        small, lifecycle.healing._read_ancestries(small, None), None, RUN
-    )[0]
-    objective = build_objective(small, ancestry, HEALING, RUN, {})
+    objective = build_objective(small, open_teacher(small), HEALING, RUN, {})
     assert objective.names[:2] == [PATCHES, TOKEN]
     assert not {PATCHES, TOKEN} & set(objective.maps)
     mask = torch.tensor([[1, 1, 0], [1, 1, 1]])
@@ -97,6 +96,38 @@ def test_features_of_equal_width_are_compared_without_a_map(
     student, teacher = objective.read_tokens(batch)
     assert [len(student[name]) for name in (PATCHES, TOKEN)] == [5, 2]
     assert all(student[name].shape == teacher[name].shape for name in student)
+
+
+def test_pieces_of_a_batch_have_its_gradient(pair: tuple[Descendant, Descendant]) -> None:
+    """Texts of 5, 2, 1 and 4 tokens; tokens are compared for recovery, and beside labels."""
+    small, whole = pair
+    ids = torch.tensor([[2, 3, 4, 5, 6], [4, 5, 0, 0, 0], [6, 0, 0, 0, 0], [5, 4, 3, 2, 0]])
+    batch = open_batch(Tokens(ids, (ids != 0).long()))
+    objective = build_objective(small, open_teacher(small), HEALING, RUN, {})
+    for each in objective.maps.values():
+        torch.nn.init.eye_(each.weight), torch.nn.init.zeros_(each.bias)
+    check_split(objective, batch, PATCHES, TOKEN, COSINE, STREAMS)
+    imitation = LossSum([(2.0, TokenLoss(small.spec, whole.spec, 0))])
+    student = small.model()
+    objective = Distilled(Silent(student), student, Teacher(whole.model()), imitation, (1.0, 0.5))
+    check_split(objective, batch, "tokens")
+
+
+class Silent(torch.nn.Module):
+    """An objective without losses."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, batch: Any) -> dict[str, torch.Tensor]:
+        compute_logits(self.model, batch.inputs)
+        return {}
+
+
+def open_teacher(model: Descendant) -> Any:
+    ancestries = lifecycle.healing._read_ancestries(model, None)
+    return lifecycle.healing._open_teacher(model, ancestries, None, RUN)[0]
 
 
 def open_batch(inputs: Tokens) -> Any:

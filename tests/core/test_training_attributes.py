@@ -15,13 +15,14 @@ import pytest
 import torch
 from timm.models.vision_transformer import VisionTransformer
 from torch.nn import functional
+from training_toy import check_split
 
 from learngene_zoo.artifacts.descendant import assemble
 from learngene_zoo.errors import BadData, TrainingFailed, WrongCall
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
-from learngene_zoo.tasks.loader import Loader
+from learngene_zoo.tasks.loader import Batch, Loader
 from learngene_zoo.tasks.task import Attribute, Samples, Task
 from learngene_zoo.training.evaluate import evaluate
 from learngene_zoo.training.fit import check_progress, fit
@@ -204,6 +205,14 @@ def test_pieces_of_a_batch_and_workers_carry_the_attributes() -> None:
     assert all(
         set(step.losses) == {CLASS_LOSS, "attributes/stripes", "attributes/light"} for step in steps
     )
+
+
+def test_pieces_of_a_batch_have_its_gradient() -> None:
+    table = torch.tensor([[0, 1], [NAN, 2], [NAN, NAN], [1, NAN], [NAN, NAN], [2, -1.0]])
+    images = torch.randn(6, 3, 8, 8, generator=torch.Generator().manual_seed(2))
+    given = Batch(images, torch.arange(6) % 4, torch.arange(6), table)
+    names = (CLASS_LOSS, "attributes/stripes", "attributes/light")
+    check_split(ClassAndAttributes(model(), TASK.attributes, weight=0.5), given, *names)
 
 
 def test_the_guard_looks_at_the_class_whatever_else_is_summed() -> None:

@@ -73,7 +73,7 @@ def script_values(monkeypatch: pytest.MonkeyPatch, *values: float | Exception) -
     """Replace training by one that reaches these values in turn; return the recipes it was given."""
     calls: list[Recipe] = []
 
-    def fit(start: Any, task: Any, recipe: Recipe, run: Run, lesson: None) -> Any:
+    def fit(start: Any, task: Any, recipe: Recipe, run: Run, distillation: None) -> Any:
         calls.append(recipe)
         value = values[len(calls) - 1]
         if isinstance(value, Exception):
@@ -90,6 +90,7 @@ def script_values(monkeypatch: pytest.MonkeyPatch, *values: float | Exception) -
         ((0.0, 0.0, 0.1, 0.4, 0.3, 0.2), 3e-4),
         ((0.0, 0.0, 0.1, 0.4, 0.4, 0.4), 3e-4),
         ((0.0, 0.0, 0.1, 0.2, 0.3, TrainingFailed("nan")), 1e-3),
+        ((-0.3, -0.2, -0.1, -0.2, -0.3, TrainingFailed("nan")), 1e-4),
     ],
 )
 def test_the_rate_that_validates_best_is_taken(
@@ -102,6 +103,19 @@ def test_the_rate_that_validates_best_is_taken(
         [item["lr"] for item in record["lr"]] == [item.lr for item in asked] == list(LEARNING_RATES)
     )
     assert {(item.epochs, item.images, item.warmup) for item in asked} == {(2, 48, 1.0)}
+
+
+def test_a_rate_that_diverges_is_recorded_without_a_result(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failure = TrainingFailed("nan")
+    script_values(monkeypatch, -0.2, -0.1, -0.1, -0.2, failure, failure)
+    recipe, record = resolve_auto(START, TASK, RECIPE, replace(RUN, lines=True), ["lr"])
+    assert recipe.lr == 3e-5
+    assert [item["validation"] for item in record["lr"]] == [-0.2, -0.1, -0.1, -0.2, None, None]
+    assert "learning rate 0.003: diverged" in capsys.readouterr().err
+    script_values(monkeypatch, *8 * [failure])
+    assert resolve_auto(START, TASK, RECIPE, RUN, ["lr"])[0].lr == 1e-6
 
 
 def test_an_interrupted_search_goes_on_where_it_was(

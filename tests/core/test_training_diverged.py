@@ -283,12 +283,12 @@ def test_distillation_that_diverges_ends_in_one_line() -> None:
         START, state={name: tensor * float("nan") for name, tensor in START.state.items()}
     )
 
-    def lesson(objective: torch.nn.Module, model: Any) -> torch.nn.Module:
+    def distillation(objective: torch.nn.Module, model: Any) -> torch.nn.Module:
         return Distilled(
             objective, model, guide(nan, START.input_format, RUN), logits_loss(), (0.5, 0.5)
         )
 
-    tuned = tune(START, TASK, RECIPE, RUN, lesson=lesson)
+    tuned = tune(START, TASK, RECIPE, RUN, distillation=distillation)
     warning = str(tuned.provenance["metrics"]["warning"])  # type: ignore[index]
     assert warning.startswith("the training diverged: the loss distillation is nan at step 1 of ")
 

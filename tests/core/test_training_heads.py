@@ -363,7 +363,9 @@ def test_a_head_is_rescaled_to_that_of_another_learning_rate(descendant: Descend
     assert rescale_head(fresh, 1e-2) is fresh
 
 
-def prefer_1e_4(recipe: Recipe, start: Any, task: Any, lesson: Any, run: Run) -> tuple[Any, Any]:
+def prefer_1e_4(
+    recipe: Recipe, start: Any, task: Any, distillation: Any, run: Run
+) -> tuple[Any, Any]:
     return {}, {"value": -abs(recipe.lr - 1e-4)}
 
 

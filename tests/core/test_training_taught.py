@@ -13,7 +13,7 @@ from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import Descendant, assemble
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.lifecycle.finetuning import FinetuneConfig, _open_lesson
+from learngene_zoo.lifecycle.finetuning import FinetuneConfig, _open_distillation
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import to_json
 from learngene_zoo.tasks.loader import Batch
@@ -53,15 +53,15 @@ def student() -> Descendant:
 @pytest.mark.parametrize(("answers", "share"), [("soft", 0.1), ("hard", 0.5)])
 def test_the_loss_is_deits(teacher: str, answers: Any, share: float) -> None:
     tuning = FinetuneConfig(teacher=teacher, answers=answers, share=share)
-    lesson = _open_lesson(tuning, student(), TASK, Run())
-    assert lesson is not None
-    assert lesson.identity["source"] == teacher
+    distillation = _open_distillation(tuning, student(), TASK, Run())
+    assert distillation is not None
+    assert distillation.identity["source"] == teacher
     model = student().model().eval()
     images, labels = (
         torch.randn(5, 3, 16, 16, generator=torch.Generator().manual_seed(0)),
         torch.tensor([0, 1, 2, 0, 1]),
     )
-    losses = lesson(Classification(model), model)(
+    losses = distillation(Classification(model), model)(
         Batch(inputs=images, labels=labels, indices=torch.arange(5))
     )
     with torch.no_grad():

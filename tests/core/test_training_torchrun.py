@@ -11,6 +11,7 @@ import torch
 import training_toy
 
 from learngene_zoo.storage import Tensors
+from learngene_zoo.training.objectives import Segmentation
 
 TOY = Path(training_toy.__file__)
 
@@ -86,6 +87,33 @@ def test_two_processes_resume(tmp_path, together, apart):
     assert output.count("step 6\n") == 2 * 2, "a finished step was done again"
     assert output.count("step 7\n") == 2 * 3
     assert_close(tmp_path / "whole", tmp_path / "parts", rtol=0, atol=1e-6)
+
+
+SPLIT = """
+import json, torch
+from training_toy import Pixels, compute_gradients, draw_masks
+from learngene_zoo.training.objectives import Segmentation
+torch.set_num_threads(1)
+losses, gradients = compute_gradients(Segmentation(Pixels()), draw_masks(), 2)
+print("step", json.dumps([losses, gradients["model.weight"].flatten().tolist()]))
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_count_the_pixels_of_both(tmp_path, torchrun):
+    """The images of the first process have 16 pixels that count, those of the second 18."""
+    program = tmp_path / "split.py"
+    program.write_text(f"import sys; sys.path.insert(0, {str(TOY.parent)!r}){SPLIT}")
+    output = torchrun([str(program)], began)
+    losses, gradients = training_toy.compute_gradients(
+        Segmentation(training_toy.Pixels()), training_toy.draw_masks()
+    )
+    lines = [line for line in output.splitlines() if line.startswith("step")]
+    assert len(lines) == 2
+    for line in lines:
+        theirs, gradient = json.loads(line.removeprefix("step"))
+        assert theirs == pytest.approx(losses, rel=1e-5)
+        assert gradient == pytest.approx(gradients["model.weight"].flatten().tolist(), rel=1e-4)
 
 
 JUDGE = """

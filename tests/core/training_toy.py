@@ -9,14 +9,16 @@ N]. Further trainings in the same process follow after the word `then`.
 from __future__ import annotations
 
 import argparse
+import copy
 import sys
 import time
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 from types import SimpleNamespace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import pytest
 import torch
 from torch import nn
 from torch.nn import functional
@@ -24,6 +26,7 @@ from torch.nn import functional
 from learngene_zoo.runs.run import Run, is_first, rank, world
 from learngene_zoo.settings import Recipe
 from learngene_zoo.storage import write_tensors
+from learngene_zoo.tasks.task import IGNORED
 from learngene_zoo.training.loop import train
 
 CLASSES = 4
@@ -50,6 +53,71 @@ class ToyLoader:
             images[:, 0, 0] += 4 * functional.one_hot(labels, CLASSES)[:, :3]
             mine = slice(rank(), None, world())
             yield Batch(images[mine], labels[mine], torch.arange(self.batch_size)[mine])
+
+
+class OneBatch:
+    """One batch, a named tuple; each process gets every world-th row."""
+
+    def __init__(self, batch: Any) -> None:
+        self.batch, self.steps, self.images = batch, 1, len(batch[0])
+        self.task = None
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
+        mine = slice(rank(), None, world())
+        yield type(self.batch)(*(None if part is None else part[mine] for part in self.batch))
+
+
+def compute_gradients(
+    objective: nn.Module, batch: Any, accumulate: int = 1
+) -> tuple[dict[str, float], dict[str, torch.Tensor]]:
+    """Return the losses of a batch and their gradient, as a step of training computes them."""
+    objective = copy.deepcopy(objective)
+    size = len(batch[0])
+    recipe = Recipe(epochs=1, batch_size=size, accumulate=accumulate)
+    loader: Any = OneBatch(batch)
+    for step in train(objective, loader, recipe, Run(device="cpu")):
+        losses = dict(step.losses)
+        gradients = {
+            name: parameter.grad.clone()
+            for name, parameter in objective.named_parameters()
+            if parameter.grad is not None
+        }
+    return losses, gradients
+
+
+def check_split(objective: nn.Module, batch: Any, *names: str) -> None:
+    """Check that a batch has the same losses and gradient in parts as in one piece.
+
+    Args:
+        objective: without random draws.
+        batch: of an even size, whose parts have different numbers of terms.
+        names: the losses that are expected.
+    """
+    losses, gradients = compute_gradients(objective, batch)
+    assert list(losses) == list(names)
+    for accumulate in (2, len(batch[0])):
+        parts, others = compute_gradients(objective, batch, accumulate)
+        assert parts == pytest.approx(losses, rel=1e-4)
+        for name, gradient in gradients.items():
+            torch.testing.assert_close(others[name], gradient, rtol=1e-3, atol=1e-6)
+
+
+class Pixels(nn.Conv2d):
+    """A dense model: the logits of 4 classes of each pixel."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        super().__init__(2, CLASSES, 1)
+
+
+def draw_masks() -> Batch:
+    """Return images (6, 2, 3, 3) with masks; the first image has one pixel that counts, the second
+    none.
+    """
+    draw = torch.Generator().manual_seed(1)
+    labels = torch.randint(CLASSES, (6, 3, 3), generator=draw)
+    labels[0, 1:], labels[0, 0, 1:], labels[1], labels[4, 2] = IGNORED, IGNORED, IGNORED, IGNORED
+    return Batch(torch.randn(6, 2, 3, 3, generator=draw), labels, torch.arange(6))
 
 
 class ToyModel(nn.Module):

@@ -64,6 +64,35 @@ def test_noise_has_the_deviation_of_the_correlations_of_rows() -> None:
     assert noise.std() == pytest.approx(float(scale), rel=0.1)
 
 
+def test_a_constant_row_does_not_count() -> None:
+    name, draw = "blocks.0.mlp.fc1.weight", torch.Generator().manual_seed(0)
+    rest = torch.randn(31, 8, generator=draw)
+    matrix = torch.cat([torch.full((1, 8), 0.5), rest])
+    expected = 1e-5 * torch.corrcoef(rest).std()
+    noisy = process_tensors({name: matrix.double()}, "noise", seed=0, spec=SPEC)[name]
+    assert (noisy - matrix).std() == pytest.approx(float(expected), rel=0.1)
+    orthogonal = process_tensors({name: matrix}, "orthogonal", seed=0, spec=SPEC)[name]
+    torch.testing.assert_close(orthogonal.mT @ orthogonal, torch.eye(8), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(32, 8), (8, 32), (8, 1), (1, 1)])
+@pytest.mark.parametrize("value", [0.0, 0.3])
+def test_rows_that_are_all_constant_become_different(shape: tuple[int, int], value: float) -> None:
+    name, short = "blocks.0.mlp.fc1.weight", min(shape)
+    matrix = torch.full(shape, value)
+    noisy = process_tensors({name: matrix.double()}, "noise", seed=0, spec=SPEC)[name]
+    difference = (noisy - matrix).abs()
+    assert 0 < difference.max() < 1e-4
+    orthogonal = process_tensors({name: matrix}, "orthogonal", seed=0, spec=SPEC)[name]
+    product = orthogonal.mT @ orthogonal if shape[1] == short else orthogonal @ orthogonal.mT
+    torch.testing.assert_close(product, torch.eye(short), rtol=0, atol=1e-5)
+
+
+def test_dependent_columns_become_orthonormal() -> None:
+    matrix = orthogonalise(torch.tensor([[1.0, 0.0], [2.0, 0.0], [0.0, 0.0]]))
+    torch.testing.assert_close(matrix.mT @ matrix, torch.eye(2), rtol=0, atol=1e-6)
+
+
 def test_it_is_a_function_of_the_seed_and_none_is_the_default() -> None:
     name, before = "blocks.0.mlp.fc1.weight", tensors()
     first, again, other = (

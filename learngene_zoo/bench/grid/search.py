@@ -86,6 +86,8 @@ class Choice:
     failed: tuple[str, ...] = ()  # candidates that could not be trained
     # the smallest or largest of three or more was chosen: rates beyond might be better
     edge: bool = False
+    # other rates that are worse by at most a standard error of the difference
+    alike: tuple[str, ...] = ()
     augment: Augment | None = None  # None: the recipe's
     # the means at this rate, by augmentation
     augments: Mapping[Augment, float] = field(default_factory=dict)
@@ -170,9 +172,17 @@ def _choose_rate(
     perfect = [n for n in learnt if max(row[n].value for row in results.values()) > CEILING]
     means = {rate: _mean(row, learnt) for rate, row in results.items()}
     lr = best_rate(means) if learnt else sorted(space.rates)[(len(space.rates) - 1) // 2]
+    alike = [
+        f"{rate:g}"
+        for rate in results
+        if learnt
+        and rate != lr
+        and means[lr] - means[rate] <= _error_of_difference(results[lr], results[rate], learnt)
+    ]
     return Choice(
         arm=arm,
         lr=lr,
+        alike=tuple(alike),
         means={f"{rate:g}": mean for rate, mean in means.items()},
         failed=tuple(failed),
         edge=len(rates) > 2 and bool(learnt) and lr in (rates[0], rates[-1]),

@@ -201,6 +201,8 @@ def describe_choice(choice: Choice) -> str:
         augments = ", ".join(f"{name} {mean:.1f}" for name, mean in choice.augments.items())
         text += f", augmentation {choice.augment} ({augments})"
     text += f"; tuned on {', '.join(choice.tasks)}"
+    if choice.alike:
+        text += f"; within a standard error of the best rate: {', '.join(choice.alike)}"
     return f"{text}; its best rate is at the edge of the grid" if choice.edge else text
 
 
@@ -220,7 +222,8 @@ def explain_untuned(cells: Sequence[Cell], small: Mapping[str, int] = {}) -> str
         f"{task} has {count_noun(count, 'validation image')}" for task, count in small.items()
     )
     why = (
-        f" {counts}; choosing a rate pays from {MIN_IMAGES} on (--tune chooses all the same)."
+        f" {counts}; choosing pays from {MIN_IMAGES} on (--tune with several rates chooses all the"
+        " same)."
         if small
         else ""
     )

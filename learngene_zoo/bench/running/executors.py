@@ -22,6 +22,7 @@ from learngene_zoo.bench.results.rows import Row
 from learngene_zoo.bench.running.extraction import ExtractionCost, extract_once
 from learngene_zoo.bench.running.trial import run_cell
 from learngene_zoo.errors import WrongCall, ZooError
+from learngene_zoo.runs.progress import SILENT
 from learngene_zoo.runs.run import Run, end_with_parent
 
 Job = Extraction | Cell
@@ -134,7 +135,9 @@ class Worker:
         # A forked child would inherit torch's thread pools in an unusable state.
         context = multiprocessing.get_context("spawn")
         self.answers, theirs = context.Pipe()
-        self.process = context.Process(target=serve, args=(theirs, out, run), daemon=True)
+        self.process = context.Process(
+            target=serve, args=(theirs, out, run, SILENT.is_set()), daemon=True
+        )
         with _hold_interrupts():
             self.process.start()
         theirs.close()  # else its death would leave our end open
@@ -186,13 +189,22 @@ def _hold_interrupts() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def serve(jobs: Connection, out: Path, run: Run) -> None:
-    """Run the jobs that arrive until the connection is closed."""
+def serve(jobs: Connection, out: Path, run: Run, is_quiet: bool) -> None:
+    """Run the jobs that arrive until the connection is closed.
+
+    Args:
+        jobs: the connection.
+        out: the folder of the grid's results.
+        run: how to compute.
+        is_quiet: print no progress, as the parent.
+    """
     # Ctrl-C reaches all processes: the parent decides what it means and ends the others.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _unwind)
     end_with_parent()
     multiprocessing.current_process().daemon = False  # so that it can have data loading processes
+    if is_quiet:
+        SILENT.set()
     with suppress(OSError):
         while (job := receive_message(jobs)) is not None:
             jobs.send(perform(job, out, run))

@@ -251,6 +251,14 @@ command = SettingsCommand(
             help="For the probe, crop, pad or stretch images that are not square.  [default: as "
             "in finetune]",
         ),
-        *job_options(None, "Also write the results to this JSON file.", without=("tracker",)),
+        *job_options(
+            None,
+            "Also write the results, as --json prints them, to this file. Without -o no file is "
+            "written.",
+            without=("tracker",),
+            force_help="Replace the file of -o if it exists.",
+            resume_help="Accept an existing file of -o if it has the results of this call; another "
+            "one is an error.",
+        ),
     ],
 )

@@ -126,6 +126,13 @@ class Recovery(nn.Module):
             losses[COSINE] = 1 - cosine_B.mean()
         return {name: weight * losses[name] for name, weight in self.weights.items()}
 
+    def count_terms(self, batch: Batch) -> dict[str, torch.Tensor]:
+        """Return the number of words that a loss of texts compares; other losses count images."""
+        if not isinstance(batch.inputs, Tokens):
+            return {}
+        num_words = batch.inputs.mask.sum()
+        return {name: num_words for name in (PATCHES, STREAMS) if name in self.weights}
+
     def read_tokens(
         self, batch: Batch, chosen: torch.Tensor | None = None
     ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:

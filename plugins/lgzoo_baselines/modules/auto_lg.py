@@ -13,7 +13,7 @@ from torch.func import functional_call
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from learngene_zoo.plugin import Batch, Model, Teacher, gather_values, record_features
+from learngene_zoo.plugin import Batch, Model, Teacher, count_terms, gather_values, record_features
 
 
 @torch.no_grad()
@@ -122,6 +122,10 @@ class MetaMatching(nn.Module):
         if self.training:
             losses["meta"] = self.meta_loss(batch, ancestry, shares)
         return losses
+
+    def count_terms(self, batch: Batch) -> dict[str, torch.Tensor]:
+        """Return the numbers of terms of the task's losses by name."""
+        return count_terms(self.objective, batch)
 
     def meta_loss(
         self, batch: Batch, ancestry: Sequence[torch.Tensor], shares: torch.Tensor

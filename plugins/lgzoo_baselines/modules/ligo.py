@@ -24,6 +24,7 @@ from learngene_zoo.plugin import (
     StateDict,
     Table,
     Task,
+    count_terms,
     derive_seed,
     map_axes,
     objective_for,
@@ -201,6 +202,10 @@ class OperatorObjective(nn.Module):
         assign_tensors(self.model, self.compute_tensors())
         losses: dict[str, torch.Tensor] = self.objective(batch)
         return losses
+
+    def count_terms(self, batch: Any) -> dict[str, torch.Tensor]:
+        """Return the numbers of terms of the losses by name."""
+        return count_terms(self.objective, batch)
 
 
 def train_operators(

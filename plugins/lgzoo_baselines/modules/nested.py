@@ -19,6 +19,7 @@ from learngene_zoo.plugin import (
     StateDict,
     Task,
     assemble,
+    count_terms,
     derive_seed,
     empty,
     evaluate,
@@ -168,6 +169,10 @@ class SampledSlices(nn.Module):
         self.current[width].model = self.fill_slice(number)
         losses: dict[str, torch.Tensor] = self.objectives[str(width)](batch)
         return losses
+
+    def count_terms(self, batch: Any) -> dict[str, torch.Tensor]:
+        """Return the numbers of terms of the losses by name, which are those of every width."""
+        return count_terms(next(iter(self.objectives.values())), batch)
 
 
 def assemble_with_head(ancestry: Ancestry, task: Task, seed: int) -> Descendant:

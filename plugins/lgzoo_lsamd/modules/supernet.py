@@ -31,6 +31,7 @@ from learngene_zoo.plugin import (
     TextSpec,
     WrongCall,
     compute_logits,
+    count_terms,
     derive_seed,
     evaluation_batch_size,
     fill_missing_tensors,
@@ -403,6 +404,10 @@ class SearchObjective(nn.Module):
             ]
             losses = {**losses, "balance": self.balance_weight * torch.stack(by_layer).mean()}
         return losses
+
+    def count_terms(self, batch: object) -> dict[str, torch.Tensor]:
+        """Return the numbers of terms of the task's losses by name."""
+        return count_terms(self.task_objective, batch)
 
 
 def compute_balance(p_B2: torch.Tensor) -> torch.Tensor:

@@ -44,6 +44,7 @@ from learngene_zoo.plugin import (
     Spec,
     StateDict,
     Task,
+    count_terms,
     derive_seed,
     logits_loss,
     objective_for,
@@ -123,6 +124,10 @@ class SampledPaths(nn.Module):
         self.models[path.last].path = path
         losses: dict[str, torch.Tensor] = self.objectives[str(path.last)](batch)
         return losses
+
+    def count_terms(self, batch: Any) -> dict[str, torch.Tensor]:
+        """Return the numbers of terms of the losses by name, which are those of every anchor."""
+        return count_terms(next(iter(self.objectives.values())), batch)
 
 
 def freeze_anchors(network: StitchedNetwork, *, heads: bool) -> tuple[Path, ...]:

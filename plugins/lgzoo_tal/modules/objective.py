@@ -45,6 +45,7 @@ from learngene_zoo.plugin import (
     Spec,
     attribute_loss,
     compute_pooled,
+    count_attributes,
     derive_seed,
     divergence,
     empty,
@@ -188,6 +189,10 @@ class MetaObjective(nn.Module):
             for name, loss in self._compute_losses(draw, task_spec, batch, teacher_BNE).items():
                 total[name] = total[name] + loss if name in total else loss
         return {name: loss / self.meta_batch for name, loss in total.items()}
+
+    def count_terms(self, batch: TaskBatch) -> dict[str, torch.Tensor]:
+        """Return the number of images that have each attribute, by the names of the losses."""
+        return count_attributes(self.task_specs[int(batch.tasks[0])].attributes, batch)
 
     def get_architecture(self, draw: int) -> Spec:
         """Return the architecture of a draw; draws are counted from 0 over all steps."""

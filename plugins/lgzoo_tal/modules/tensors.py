@@ -240,7 +240,11 @@ class _Fit(torch.autograd.Function):
 #
 #     noise         W + 1e-5 std(corr(rows of W)) N(0, 1)
 #     orthogonal    Q of W' = Q R, where W' has that noise, with columns' signs such that R's
-#                   diagonal is positive
+#                   diagonal is not negative
+#
+# A constant row has no correlation, and with the released code the whole matrix becomes NaN. Here
+# the deviation is that of the other rows. If there are not two others, all rows are alike, and it
+# is 1, the largest that correlations can have.
 
 NOISE_SCALE = 1e-5
 
@@ -274,9 +278,21 @@ def _is_processed(name: str, tensor: torch.Tensor, table: Table) -> bool:
 
 def _process_tensor(tensor: torch.Tensor, name: str, post: Post, seed: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(derive_seed(seed, "post", name))
-    alike = torch.corrcoef(_flatten_long(tensor)).std()
-    noisy = tensor + NOISE_SCALE * alike * torch.randn(tensor.shape, generator=generator)
+    deviation = measure_correlations(_flatten_long(tensor))
+    noisy = tensor + NOISE_SCALE * deviation * torch.randn(tensor.shape, generator=generator)
     return noisy if post == "noise" else orthogonalise(noisy)
+
+
+def measure_correlations(long: torch.Tensor) -> torch.Tensor | float:
+    """Return the standard deviation of the correlations of the rows that are not constant.
+
+    Args:
+        long: a matrix (long, short). With fewer than two such rows the result is 1.
+    """
+    is_constant = long.amax(dim=1) == long.amin(dim=1)
+    if is_constant.any():
+        long = long[~is_constant]
+    return torch.corrcoef(long).std() if len(long) > 1 else 1.0
 
 
 def orthogonalise(tensor: torch.Tensor) -> torch.Tensor:
@@ -286,7 +302,7 @@ def orthogonalise(tensor: torch.Tensor) -> torch.Tensor:
     """
     long = _flatten_long(tensor)
     q, r = torch.linalg.qr(long)
-    q = q * r.diagonal().sign()
+    q = torch.where(r.diagonal() < 0, -q, q)  # not sign(): it is 0 for dependent columns
     return (q if long.shape[0] == tensor.shape[0] else q.mT).reshape(tensor.shape)
 
 
