@@ -67,7 +67,7 @@ def measure_costs(teacher: StreamTeacher, rho: float) -> list[list[float]]:
         )
         for compute, weight in zip(sums, weights)
     ]
-    label, blocks = "trying each block in place of those after it", range(depth)
+    label, blocks = "measuring how well each block replaces those after it", range(depth)
     for number in progress(blocks, label, pictures.has_progress):
         later = range(number + 1, depth)
         targets = [sums[block] for block in later]
