@@ -283,7 +283,7 @@ def test_a_smaller_rate_is_advised_where_the_training_loss_rose() -> None:
 def test_a_title_may_depend_on_the_columns_that_are_shown(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for width, shown in ((80, "name size"), (20, "name")):
+    for width, shown in ((80, "name size note"), (30, "name size")):
         monkeypatch.setenv("COLUMNS", str(width))
-        print_table(["name", "size"], [["a" * 12, "b" * 12]], [False, False], " ".join)
+        print_table(["name", "size", "note"], [["a" * 12, "b" * 12, "c" * 12]], [False] * 3, " ".join)
         assert capsys.readouterr().out.splitlines()[0] == shown
