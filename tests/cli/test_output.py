@@ -285,5 +285,7 @@ def test_a_title_may_depend_on_the_columns_that_are_shown(
 ) -> None:
     for width, shown in ((80, "name size note"), (30, "name size")):
         monkeypatch.setenv("COLUMNS", str(width))
-        print_table(["name", "size", "note"], [["a" * 12, "b" * 12, "c" * 12]], [False] * 3, " ".join)
+        print_table(
+            ["name", "size", "note"], [["a" * 12, "b" * 12, "c" * 12]], [False] * 3, " ".join
+        )
         assert capsys.readouterr().out.splitlines()[0] == shown

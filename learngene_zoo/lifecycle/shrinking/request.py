@@ -414,9 +414,7 @@ def _check_affordable(
         )
 
 
-def _check_not_affordable(
-    spec: Spec, classes: int, budget: Budget, config: ShrinkConfig
-) -> None:
+def _check_not_affordable(spec: Spec, classes: int, budget: Budget, config: ShrinkConfig) -> None:
     """Raise `WrongCall` if the model itself is within the budget. Latency is not measured."""
     size = cost(spec.with_(classes=classes, dense=False))
     if config.max_drop is not None or budget.max_latency is not None:

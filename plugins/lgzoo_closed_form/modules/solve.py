@@ -47,9 +47,9 @@ from lgzoo_closed_form.modules.streams import (
     iterate_batches,
 )
 from lgzoo_closed_form.modules.width import narrow_parts
+from lgzoo_closed_form.work import MIN_COST_ROWS
 
 MIN_SCALE = 1e-6  # of a layer scale's largest channel; smaller ones turn their outputs off
-MIN_COST_ROWS = 8192  # of recorded tokens by which runs are compared
 
 
 @torch.no_grad()
