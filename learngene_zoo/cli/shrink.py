@@ -97,7 +97,7 @@ def _print_plan(model: str, request: dict[str, Any], job: Job) -> None:
     ]
     print_rows(rows, job.as_json, "candidates", quiet=job.quiet)
     say(
-        f"about {human_seconds(seconds)} for extracting, building, probing and training, as fast as "
+        f"about {human_seconds(seconds)} to extract, build, probe and train, as fast as "
         f"the original computes on this machine now; reading {noun}s, measuring latencies and "
         "exporting come on top",
         job,

@@ -89,7 +89,7 @@ def test_a_plan_starts_nothing_and_lists_the_candidates(place: Path) -> None:
     ("words", "code", "message"),
     [
         ([], 2, "no bound is given; give at least one of --max-params"),
-        (["--max-params", "10"], 2, "no descendant fits within 10 parameters; the smallest has"),
+        (["--max-params", "10"], 2, "no descendant fits within 10 parameters; even without a head"),
         (["--max-params", "9M"], 2, "the model itself is within the budget"),
         (["--max-megabytes", "-1"], 2, "invalid value for '--max-megabytes'"),
         (["--max-params", "20K", "--export", "tf"], 2, "invalid value for '--export'"),

@@ -502,7 +502,7 @@ def test_max_drop_alone_tries_the_smallest_ones_near_the_original(
         (
             {"max_megabytes": 1, "max_params": 10},
             WrongCall,
-            r"fits within 10 parameters and 1 MB of fp32 weights; the smallest has",
+            r"fits within 10 parameters and 1 MB of fp32 weights; even without a head",
         ),
         (
             {"max_megabytes": 100, "max_params": None},
