@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import zip_longest
 from pathlib import Path
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 MAX_SEED = 2**63 - 1
 ANY_TASK = "folder:PATH"  # in a command that the user completes
 MAX_ROWS = 10  # of a table, unless --all is given
+MAX_FURTHER_ROWS = 5  # a table with at most so many more rows is printed with all of them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,9 +251,10 @@ T = TypeVar("T")
 def choose_rows(rows: Sequence[T], most: int | None, spread: bool = False) -> list[T]:
     """Return the first `most` rows, or as many spread evenly from the first to the last.
 
-    A single further row is never left out: the line that reports it would be as long.
+    At most `MAX_FURTHER_ROWS` further rows are printed, too: a call with --all takes longer than
+    reading them.
     """
-    if most is None or len(rows) <= most + 1:
+    if most is None or len(rows) <= most + MAX_FURTHER_ROWS:
         return list(rows)
     if not spread or most < 2:
         return list(rows[:most])
@@ -348,7 +350,7 @@ def print_table(
     columns: Sequence[str],
     rows: Sequence[Sequence[str]],
     numeric: Sequence[bool],
-    title: str = "",
+    title: str | Callable[[Collection[str]], str] = "",
     *,
     drops: Sequence[str] = (),
     quiet: bool = False,
@@ -359,16 +361,18 @@ def print_table(
         columns: headings.
         rows: texts of the cells.
         numeric: for each column, whether it is aligned to the right.
-        title: title of the table.
+        title: title of the table, or a function that returns it for the headings that are shown.
         drops: headings of columns that may be omitted, the least important first.
         quiet: do not list the omitted columns on stderr.
     """
     cells = [[printable(text) for text in row] for row in rows]
-    heads, title = [printable(name) for name in columns], printable(title)
+    heads = [printable(name) for name in columns]
     right = [index for index, number in enumerate(numeric) if number]
     width = terminal_width()
-    click.echo(text_table(heads, cells, right, "\n".join(wrap_words(title, width)), width, drops))
     shown_columns = choose_columns(heads, cells, right, width, drops)
+    shown = [heads[index] for index in shown_columns]
+    title = printable(title if isinstance(title, str) else title(shown))
+    click.echo(text_table(heads, cells, right, "\n".join(wrap_words(title, width)), width, drops))
     lost = [name for index, name in enumerate(heads) if index not in shown_columns]
     if lost and not quiet:
         click.echo(f"not shown in {width} columns: {', '.join(lost)}", err=True)

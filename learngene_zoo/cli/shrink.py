@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import click
@@ -32,7 +33,13 @@ from learngene_zoo.cli.options import (
 )
 from learngene_zoo.cli.plan import size_rows
 from learngene_zoo.cli.sections import DetailOption, SettingsCommand, SizeOption, TrainingOption
-from learngene_zoo.cli.train import DECAY, RATE, WARMUP
+from learngene_zoo.cli.train import (
+    DECAY,
+    RATE,
+    WARMUP,
+    advise_training,
+    print_training_warning,
+)
 from learngene_zoo.families.spec import TextSpec
 from learngene_zoo.lifecycle.shrinking.request import ShrinkConfig
 from learngene_zoo.method.sizes import Budget
@@ -58,8 +65,11 @@ def shrink(
     export: str,
     only_plan: bool,
     **options: Any,
-) -> None:
-    """Make the small model and print the table, or print the plan."""
+) -> int:
+    """Make the small model and print the table, or print the plan.
+
+    Returns 1 if the fine-tuning of the result diverged before it learnt anything, else 0.
+    """
     job = job_of(options)
     check_tasks(task, images)
     budget = Budget(max_params=max_params, max_flops=max_flops, max_latency=max_latency)
@@ -75,10 +85,12 @@ def shrink(
     }
     if only_plan:
         _print_plan(model, request, job)
-        return
+        return 0
     result = lifecycle.shrink(model, **request, export=export, out=job.out, force=job.force)
-    if is_first():
-        _print_result(result, job)
+    if not is_first():
+        return 0
+    _print_result(result, job)
+    return _print_advice(result, job)
 
 
 def _print_plan(model: str, request: dict[str, Any], job: Job) -> None:
@@ -91,8 +103,8 @@ def _print_plan(model: str, request: dict[str, Any], job: Job) -> None:
     ]
     print_rows(rows, job.as_json, "candidates", quiet=job.quiet)
     say(
-        f"about {human_seconds(seconds)} of passes of {noun}s through these models, as fast as the "
-        f"original is on this machine now; solving equations, reading {noun}s and "
+        f"about {human_seconds(seconds)} to extract, build, probe and train, as fast as "
+        f"the original computes on this machine now; reading {noun}s, measuring latencies and "
         "exporting come on top",
         job,
     )
@@ -118,7 +130,7 @@ def _print_result(result: Any, job: Job) -> None:
         [SHORT.get(name, name) for name, _ in cells[0]],
         [[text for _, text in row] for row in cells],
         numeric,
-        describe_columns(table),
+        partial(describe_columns, table),
         drops=DROPS,
         quiet=job.quiet,
     )
@@ -130,6 +142,19 @@ def _print_result(result: Any, job: Job) -> None:
     if table.task is not None:
         sample = "--text TEXT" if table.noun == "text" else "PICTURE"
         advise(f"lgzoo predict {shell_word(str(job.out))} {sample}", job.quiet)
+
+
+def _print_advice(result: Any, job: Job) -> int:
+    """Print the advice of `lgzoo finetune` about the fine-tuning of the result.
+
+    Returns 1 if it diverged before the model learnt anything, else 0.
+    """
+    if result.table.task is None:
+        return 0
+    metrics, recipe = result.model.provenance["metrics"], result.model.provenance["recipe"]
+    if metrics.get("kept_epoch") == 0:
+        say(advise_training(metrics, recipe, result.table.noun), job)
+    return print_training_warning(metrics)
 
 
 def _row(table: Any, row: Any, paths: dict[str, str | None]) -> Row:

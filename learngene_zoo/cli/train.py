@@ -91,7 +91,7 @@ def train(
     print_made(
         job.out, job, f"lgzoo extract lsamd --ancestry {shell_word(str(job.out))}{on_task(task)}"
     )
-    _warn(model.provenance["metrics"])
+    print_training_warning(model.provenance["metrics"])
 
 
 # The ends of the errors for options of the other kind of model.
@@ -203,7 +203,7 @@ def finetune(model: str | None, task: str | None, preset: str | None, **options:
         measured = f"{facts['metric']} {facts['value']:.4f} on {facts['images']} test {noun}s"
         say(f"{kept_text}{measured} (95 % interval {facts['low']:.4f} to {facts['high']:.4f})", job)
         if facts.get("kept_epoch") == 0:
-            say(_advise(metrics, recipe, noun), job)
+            say(advise_training(metrics, recipe, noun), job)
     where = "" if str(job.out) == "finetuned" else f" {shell_word(str(job.out))}"
     print_made(
         job.out,
@@ -211,7 +211,7 @@ def finetune(model: str | None, task: str | None, preset: str | None, **options:
         f"lgzoo evaluate{where}{on_task(task if task and is_own_data(task) else None)}",
         **facts,
     )
-    return _warn(metrics)
+    return print_training_warning(metrics)
 
 
 # With fewer epochs or steps, more are advised rather than another learning rate.
@@ -232,8 +232,14 @@ def _describe_kept(epoch: int | None, metrics: Mapping[str, Any], noun: str) -> 
     return f"no epoch has {better}. The model before training is kept; "
 
 
-def _advise(metrics: Mapping[str, Any], recipe: Mapping[str, Any], noun: str) -> str:
-    """Return advice after a training of which no epoch is kept."""
+def advise_training(metrics: Mapping[str, Any], recipe: Mapping[str, Any], noun: str) -> str:
+    """Return advice after a training of which no epoch is kept.
+
+    Args:
+        metrics: of the training.
+        recipe: its settings.
+        noun: the word for one sample, "image" or "text".
+    """
     epochs = metrics["epochs"]
     steps = epochs * math.ceil(metrics["training_images"] / recipe["batch_size"])
     losses = [epoch["loss"] for epoch in metrics.get("history", ()) if "loss" in epoch]
@@ -249,7 +255,7 @@ def _advise(metrics: Mapping[str, Any], recipe: Mapping[str, Any], noun: str) ->
     return f"try {advice}, or more training {noun}s"
 
 
-def _warn(metrics: Mapping[str, Any]) -> int:
+def print_training_warning(metrics: Mapping[str, Any]) -> int:
     """Print the warning of a written model; return 1 if it diverged and is at chance, else 0."""
     warning = str(metrics.get("warning", ""))
     if warning and is_first():

@@ -98,6 +98,7 @@ def refuse_all(
     bounds: Sequence[str],
     convention: Convention = "exact",
     describe: Callable[[Cost], str] = lambda cost: "",
+    smallest: str = "the smallest",
 ) -> WrongCall:
     """Return the error that no member is within a budget; it names the smallest one.
 
@@ -106,6 +107,7 @@ def refuse_all(
         bounds: the bounds in words.
         convention: how FLOPs are counted.
         describe: returns a further size of a member in words, for bounds of that size.
+        smallest: the words for the smallest member.
     """
     least = min(members, key=lambda member: member.cost(convention))
     cost = least.cost(convention)
@@ -115,7 +117,7 @@ def refuse_all(
         *filter(None, [describe(cost)]),
     ]
     return WrongCall(
-        f"no descendant fits within {' and '.join(bounds)}; the smallest has "
+        f"no descendant fits within {' and '.join(bounds)}; {smallest} has "
         f"{', '.join(sizes)} and {human_count(cost.flops)} FLOPs ({cost.flops})"
     )
 

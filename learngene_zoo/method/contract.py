@@ -134,6 +134,16 @@ class Expander(ABC):
         import torch.
         """
 
+    def work(self, config: LearngeneConfig, spec: Spec, images: Sequence[int]) -> Iterable[Work]:
+        """Estimate the cost of building a descendant, part by part, if it is more than copying.
+
+        Args:
+            config: of the learngene, or as `Extractor.outline` returns it.
+            spec: the shape of the descendant.
+            images: the numbers of training images of the tasks of the extraction.
+        """
+        return ()
+
     def check_target(self, config: LearngeneConfig, target: Target) -> None:  # noqa: B027
         """Raise `WrongCall` for a size that cannot be built, if the config shows it.
 
@@ -151,14 +161,17 @@ class Expander(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """The estimated cost of a part of an extraction.
+    """The estimated cost of a part of an extraction or of an expansion.
 
-    Layers are counted in layers of the ancestry's width.
+    Layers are counted in layers of the ancestry's width. A part with equations to solve runs on the
+    processor, also where a GPU trains.
     """
 
     images: int  # training images over all epochs
     trained: float  # layers that each image passes forward and back
     frozen: float = 0.0  # layers that each image passes forward only, as of a teacher
+    # Multiply-adds of sums over tokens and of solving equations; those in float64 count twice.
+    solved: float = 0.0
 
 
 def check_axes(expander: Expander, spec: Spec, target: Target) -> None:

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated
 
 from learngene_zoo.plugin import (
+    BadFile,
     Bounds,
     InputFormat,
     TextSpec,
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from lgzoo_closed_form.modules.streams import OpenFile, Pictures, Recording, StreamTeacher
 
 PART = "statistics"  # of an extraction's run
+# The learngene's tensor (D, D): principal directions of the streams, by falling variance.
+DIRECTIONS = "directions"
 TEXT_PENALTY = 1000  # of the penalty for texts; docs/results/text.md has a measurement
 
 
@@ -285,6 +288,18 @@ def record_teacher(
     pictures = sample_pictures(headless, settings, task, input_format, run)
     streams = record_streams(model, pictures, open_file, run.precision == "bf16")
     return StreamTeacher(headless, state, model, pictures, streams)
+
+
+def read_directions(learngene: Learngene) -> torch.Tensor:
+    """Return the directions (D, D), float64. Raises `BadFile` for another shape."""
+    state, width = learngene.state, learngene.config.spec.width
+    columns = state.get(DIRECTIONS) if isinstance(state, dict) else state[DIRECTIONS]
+    if columns is None or tuple(columns.shape) != (width, width):
+        raise BadFile(
+            f"{learngene.folder or 'the learngene'} lacks the tensor {DIRECTIONS} of shape "
+            f"({width}, {width}); extract it again"
+        )
+    return columns.double()
 
 
 def find_recording(learngene: Learngene, directions_DD: torch.Tensor) -> Recording | None:

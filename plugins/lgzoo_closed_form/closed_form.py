@@ -32,7 +32,6 @@ from typing import TYPE_CHECKING, Annotated
 
 from learngene_zoo.plugin import (
     FLAT,
-    BadFile,
     Bounds,
     Expander,
     Extractor,
@@ -48,12 +47,14 @@ from learngene_zoo.plugin import (
     to_json,
 )
 from lgzoo_closed_form.calibration import (
+    DIRECTIONS,
     PART,
     Calibration,
     find_recording,
     open_calibration_task,
     open_first_blocks,
     open_teacher,
+    read_directions,
 )
 from lgzoo_closed_form.descendant_size import (
     check_solvable,
@@ -65,15 +66,13 @@ from lgzoo_closed_form.descendant_size import (
 )
 from lgzoo_closed_form.limits import can_narrow_heads
 from lgzoo_closed_form.pruned import StoreWeights
+from lgzoo_closed_form.work import estimate_solutions, estimate_statistics
 
 if TYPE_CHECKING:
     import torch
 
     from learngene_zoo.plugin import Ancestry, Descendant, Json, Run, Spec, StateDict, Target, Task
     from lgzoo_closed_form.modules.streams import StreamTeacher
-
-# The learngene's tensor (D, D): principal directions of the streams, by falling variance.
-DIRECTIONS = "directions"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,9 +111,8 @@ class ClosedFormExtractor(Extractor):
         return LearngeneConfig(spec=spec).with_details(details)
 
     def work(self, ancestries: Sequence[Spec], images: Sequence[int]) -> list[Work]:
-        """Estimate one forward pass over the images."""
-        count = min(self.each.images, images[0])
-        return [Work(images=count, trained=0, frozen=ancestries[0].layers)]
+        """Estimate one forward pass over the images, and the costs of all runs."""
+        return [estimate_statistics(ancestries[0], self.each, images[0])]
 
     def __call__(
         self, ancestries: Sequence[Ancestry], tasks: Sequence[Task], run: Run
@@ -222,6 +220,11 @@ class ClosedFormExpander(Expander):
         spec = derive_spec(target, config.spec, is_nested=self.nested, head_dim=self.head_dim)
         check_teacher_depth(self.teacher_depth, spec.layers, config.spec.layers, self.nested)
 
+    def work(self, config: LearngeneConfig, spec: Spec, images: Sequence[int]) -> list[Work]:
+        """Estimate the solutions, from streams that the extraction keeps."""
+        calibration = details_of(config, ClosedFormDetails).calibration
+        return [estimate_solutions(config.spec, spec, calibration, images[0])] * self.solve
+
     def __call__(self, learngene: Learngene, target: Target, run: Run) -> Descendant:
         """Build a descendant, steps 4 to 6.
 
@@ -269,18 +272,6 @@ class ClosedFormExpander(Expander):
         if not self.nested:
             columns_DD, _ = compute_directions(teacher.streams, teacher.pictures)
         return build_projection(columns_DD, spec.width, spec.head_width if self.nested else None)
-
-
-def read_directions(learngene: Learngene) -> torch.Tensor:
-    """Return the directions (D, D), float64. Raises `BadFile` for another shape."""
-    state, width = learngene.state, learngene.config.spec.width
-    columns = state.get(DIRECTIONS) if isinstance(state, dict) else state[DIRECTIONS]
-    if columns is None or tuple(columns.shape) != (width, width):
-        raise BadFile(
-            f"{learngene.folder or 'the learngene'} lacks the tensor {DIRECTIONS} of shape "
-            f"({width}, {width}); extract it again"
-        )
-    return columns.double()
 
 
 CLOSED_FORM = Method(

@@ -168,6 +168,17 @@ def select_shares(
     return Selection(heads, hidden)
 
 
+def select_within_blocks(learngene: Learngene, spec: Spec) -> Selection:
+    """Select the best heads and hidden neurons of each block, as many as a shape has."""
+    from lgzoo_closed_form.modules.cutting import Selection, select_best
+
+    heads_LH, hidden_LM = read_importances(learngene)
+    return Selection(
+        heads=select_best(heads_LH, [spec.heads] * spec.layers),
+        hidden=select_best(hidden_LM, [spec.hidden] * spec.layers),
+    )
+
+
 def derive_uncut_spec(learngene: Learngene, target: Target) -> Spec:
     """Return the ancestry model's shape with the target's image size and classes."""
     return replace(target, layers=None, heads=None, mlp_ratio=None).apply(learngene.config.spec)

@@ -61,8 +61,8 @@ from lgzoo_closed_form.pruned import (
     derive_selected_spec,
     derive_uncut_spec,
     name_importances,
-    read_importances,
     select_shares,
+    select_within_blocks,
 )
 from lgzoo_closed_form.sizes import (
     SHARES,
@@ -74,10 +74,10 @@ from lgzoo_closed_form.sizes import (
     list_uneven_members,
     map_shares,
 )
+from lgzoo_closed_form.work import estimate_compensation, estimate_scores
 
 if TYPE_CHECKING:
     from learngene_zoo.plugin import Ancestry, Descendant, Json, Run, StateDict, Task
-    from lgzoo_closed_form.modules.cutting import Selection
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,9 +126,10 @@ class PruningExtractor(Extractor):
 
     def work(self, ancestries: Sequence[Spec], images: Sequence[int]) -> list[Work]:
         """Estimate one pass over the images, with gradients for `taylor`."""
-        count, layers = min(self.each.calibration.images, images[0]), ancestries[0].layers
-        is_taylor = self.each.criterion == "taylor"
-        return [Work(images=count, trained=layers * is_taylor, frozen=layers * (not is_taylor))]
+        each, spec = self.each.calibration, ancestries[0]
+        if self.each.criterion == "taylor":
+            return [Work(images=min(each.images, images[0]), trained=spec.layers)]
+        return [estimate_scores(spec, each, images[0])]
 
     def __call__(
         self, ancestries: Sequence[Ancestry], tasks: Sequence[Task], run: Run
@@ -230,6 +231,11 @@ class PruningExpander(Expander):
         uniform.check_sizes(config.spec, target, ranking=self.ranking, head_dim=self.head_dim)
         check_head_dim(config.spec, self.head_dim, is_compensated=self.compensate)
 
+    def work(self, config: LearngeneConfig, spec: Spec, images: Sequence[int]) -> list[Work]:
+        """Estimate the compensation."""
+        each = details_of(config, PruningDetails).scoring.calibration
+        return [estimate_compensation(config.spec, spec, each, images[0])] * self.compensate
+
     def __call__(self, learngene: Learngene, target: Target, run: Run) -> Descendant:
         """Build a descendant, steps 2 to 4.
 
@@ -263,17 +269,6 @@ class PruningExpander(Expander):
         if mlp_ratio is None:
             mlp_ratio = derive_mlp_ratio(uncut, hidden)
         return derive_even_spec(uncut, target.heads or heads, mlp_ratio, self.head_dim)
-
-
-def select_within_blocks(learngene: Learngene, spec: Spec) -> Selection:
-    """Select the best heads and hidden neurons of each block, as many as a shape has."""
-    from lgzoo_closed_form.modules.cutting import Selection, select_best
-
-    heads_LH, hidden_LM = read_importances(learngene)
-    return Selection(
-        heads=select_best(heads_LH, [spec.heads] * spec.layers),
-        hidden=select_best(hidden_LM, [spec.hidden] * spec.layers),
-    )
 
 
 PRUNING = Method(

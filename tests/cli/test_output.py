@@ -20,6 +20,7 @@ from learngene_zoo.cli.job import (
     print_made,
     print_row,
     print_rows,
+    print_table,
     say,
 )
 from learngene_zoo.cli.main import note
@@ -68,10 +69,13 @@ def test_ten_rows_and_how_many_more(capsys: pytest.CaptureFixture[str]) -> None:
     print_rows(rows, as_json=True, most=10)
     assert len(json.loads(capsys.readouterr().out)) == 97
     print_rows(
-        rows[:11], as_json=False, most=10
-    )  # the line would be as long as the row that it is about
+        rows[:15], as_json=False, most=10
+    )  # a call with --all would take longer than reading five more rows
     printed = capsys.readouterr()
-    assert (len(printed.out.splitlines()), printed.err) == (13, "")
+    assert (len(printed.out.splitlines()), printed.err) == (17, "")
+    print_rows(rows[:16], as_json=False, most=10)
+    printed = capsys.readouterr()
+    assert printed.err == "6 of 16 rows left out; show them with --all\n"
 
 
 def test_the_tasks_that_are_left_out_are_found_by_their_suites() -> None:
@@ -93,7 +97,7 @@ def test_tasks_of_texts_are_distinguished_from_tasks_of_images() -> None:
 
 
 def test_ten_sizes_from_the_smallest_to_the_largest(capsys: pytest.CaptureFixture[str]) -> None:
-    for count, shown in ((11, 11), (21, 10)):
+    for count, shown in ((11, 11), (15, 15), (21, 10)):
         print_sizes([{"layers": layers} for layers in range(count)], False, False)
         printed = capsys.readouterr()
         assert len(printed.out.splitlines()) == shown + 2
@@ -265,12 +269,23 @@ def test_the_kept_epoch_is_explained(kept: int, images: int, expected: str) -> N
 )
 def test_a_training_without_a_better_epoch_gives_advice(epochs: int, expected: str) -> None:
     metrics, recipe = {"epochs": epochs, "training_images": 288}, {"lr": 1e-4, "batch_size": 64}
-    advice = train_command._advise(metrics, recipe, "image")
+    advice = train_command.advise_training(metrics, recipe, "image")
     assert advice == f"try {expected}, or more training images"
 
 
 def test_a_smaller_rate_is_advised_where_the_training_loss_rose() -> None:
     history = [{"epoch": 0}, *({"epoch": 1 + n, "loss": loss} for n, loss in enumerate((0.2, 3.5)))]
     metrics = {"epochs": 2, "training_images": 40, "history": history}
-    advice = train_command._advise(metrics, {"lr": 1e-4, "batch_size": 64}, "image")
+    advice = train_command.advise_training(metrics, {"lr": 1e-4, "batch_size": 64}, "image")
     assert "a smaller --lr (0.0001 was used, and the training loss rose)" in advice
+
+
+def test_a_title_may_depend_on_the_columns_that_are_shown(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for width, shown in ((80, "name size note"), (30, "name size")):
+        monkeypatch.setenv("COLUMNS", str(width))
+        print_table(
+            ["name", "size", "note"], [["a" * 12, "b" * 12, "c" * 12]], [False] * 3, " ".join
+        )
+        assert capsys.readouterr().out.splitlines()[0] == shown

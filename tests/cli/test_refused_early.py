@@ -53,6 +53,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("notes", "model.onnx", "learngene.png", "numbers.json"):
         (root / name).write_text("mine")
     (root / "hollow" / "roses").mkdir(parents=True)
+    (root / "photos" / "red").mkdir(parents=True)
+    (root / "photos" / "red" / "1.png").write_text("its size is not read")
     (root / "begun.run").mkdir()
     (root / "begun.run" / "run.json").write_text('{"verb": "x"}')
     mark_workspace(root / "begun.run", "run")
@@ -260,6 +262,26 @@ CALLS = {
         "error: no file or folder nowhere to open as an ancestry model\n",
     ),
     "shrink --task digits -o new": (2, "error: no bound is given; give at least one of "),
+    **dict.fromkeys(
+        (
+            "shrink --task digits --max-params 5K -o new",
+            "shrink --task digits --max-params 5K --plan",
+        ),
+        (
+            2,
+            "error: no descendant fits within 5.00K parameters; the smallest has 1 layer, 19.85K "
+            "parameters (19850) and 334.18K FLOPs (334176)\n",
+        ),
+    ),
+    "shrink --task folder:photos --max-params 5K --plan": (
+        2,
+        "error: no descendant fits within 5.00K parameters; even without a head the smallest has "
+        "1 layer, ",
+    ),
+    "shrink --task digits --max-params 5M --plan": (
+        2,
+        "error: the model itself is within the budget (1.36M parameters, ",
+    ),
     "evaluate nowhere.onnx": (
         2,
         "error: there is no file nowhere.onnx; write one with `lgzoo export -o nowhere.onnx`\n",

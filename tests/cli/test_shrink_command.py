@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from click.testing import CliRunner, Result
 from PIL import Image
 
@@ -19,6 +20,7 @@ from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.lifecycle.shrinking import building, estimate, steps
 from learngene_zoo.runs.run import Run
 from learngene_zoo.text import human_count
+from learngene_zoo.training import loop, tuning
 
 SPEC = ViTSpec(layers=3, width=32, heads=2, classes=3, image_size=16, patch_size=8)
 SMALL = ["--candidates", "3", "--epochs", "1", "--batch-size", "16", "--export", "none"]
@@ -87,7 +89,7 @@ def test_a_plan_starts_nothing_and_lists_the_candidates(place: Path) -> None:
     ("words", "code", "message"),
     [
         ([], 2, "no bound is given; give at least one of --max-params"),
-        (["--max-params", "10"], 2, "no descendant fits within 10 parameters; the smallest has"),
+        (["--max-params", "10"], 2, "no descendant fits within 10 parameters; even without a head"),
         (["--max-params", "9M"], 2, "the model itself is within the budget"),
         (["--max-megabytes", "-1"], 2, "invalid value for '--max-megabytes'"),
         (["--max-params", "20K", "--export", "tf"], 2, "invalid value for '--export'"),
@@ -251,3 +253,31 @@ def test_the_exported_file_lies_beside_the_model(place: Path) -> None:
     )
     assert evaluation.exit_code == 0, evaluation.stderr
     assert json.loads(evaluation.stdout)["value"] == winner["test"]
+
+
+def test_a_diverged_fine_tuning_has_the_advice_of_finetune(monkeypatch: pytest.MonkeyPatch) -> None:
+    def diverge(objective: torch.nn.Module, *args: Any, **kwargs: Any) -> Iterator[loop.Step]:
+        for step in loop.train(objective, *args, **kwargs):
+            yield step
+            with torch.no_grad():
+                for parameter in objective.parameters():
+                    parameter.fill_(float("nan"))
+
+    def list_advice(result: Result) -> list[str]:
+        return [
+            line.partition("; train ")[2] or line
+            for line in result.stderr.splitlines()
+            if line.startswith(("try ", "warning: "))
+        ]
+
+    monkeypatch.setattr(tuning, "train", diverge)
+    shrunk = call("--max-params", "25K", *SMALL, "--try", "1", "--lr", "0.02")
+    lines = [line for line in shrunk.stderr.splitlines() if "the training diverged: " in line]
+    assert len(lines) == 2, "one for the candidate, one for the result"
+    assert all("again with a smaller lr (0.02 was used)" in line for line in lines)
+    assert lines[0] in Path("shrunk.html").read_text(encoding="utf-8")
+    words = ["--task", "folder:photos", "--epochs", "1", "--batch-size", "16", "--lr", "0.02"]
+    line = ["finetune", "shrunk", *words, "--device", "cpu", "--threads", "1"]
+    finetuned = CliRunner().invoke(main, line)
+    assert list_advice(shrunk) == list_advice(finetuned) != []
+    assert shrunk.exit_code == finetuned.exit_code

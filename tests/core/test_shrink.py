@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 import learngene_zoo as lg
@@ -26,7 +27,7 @@ from learngene_zoo.lifecycle.shrinking.candidates import (
 from learngene_zoo.lifecycle.shrinking.finishing import FinishedCandidate, choose_winner
 from learngene_zoo.lifecycle.shrinking.request import ShrinkConfig, choose_export, note_export
 from learngene_zoo.lifecycle.shrinking.table import Shrunk
-from learngene_zoo.method.contract import METHODS
+from learngene_zoo.method.contract import METHODS, Work
 from learngene_zoo.method.sizes import Budget, Member
 from learngene_zoo.runs.progress import print_activities
 from learngene_zoo.runs.run import Run
@@ -446,6 +447,37 @@ def test_the_estimate_counts_what_is_done(data: Path, monkeypatch: pytest.Monkey
     assert count(max_drop=1, max_params=None, epochs=1) > 0
 
 
+def test_the_estimate_counts_extractions_and_expansions_as_methods_state_them(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(estimate, "_measure_rate", lambda *_: 1.0)
+    settings = {"task": f"folder:{data / 'photos'}", "max_params": 30_000, "candidates": 2}
+
+    def estimate_time() -> float:
+        return lifecycle.plan_shrink(str(data / "model"), run=RUN, epochs=1, **settings)[1]
+
+    before = estimate_time()
+    closed_form = METHODS.load("closed_form")
+    extra = [Work(images=1, trained=0, solved=1e6)]
+    for verb in (closed_form.extractor, closed_form.expander):
+        stated = type(verb).work
+        monkeypatch.setattr(
+            type(verb), "work", lambda self, *given, f=stated: [*f(self, *given), *extra]
+        )
+        after = estimate_time()
+        assert after - before == pytest.approx(1e6 * estimate.SOLVING_COST)
+        before = after
+
+
+def test_work_on_the_processor_is_as_slow_as_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    speeds = {"bf16": 4.0, "fp32": 2.0}
+    monkeypatch.setattr(estimate, "_measure_rate", lambda *given: speeds[given[2].precision])
+    flops, model = estimate.Flops(device=8.0, processor=8.0), torch.nn.Identity()
+    assert estimate._compute_seconds(flops, model, SPEC, RUN) == 8.0
+    bf16 = replace(RUN, precision="bf16")
+    assert estimate._compute_seconds(flops, model, SPEC, bf16) == 6.0
+
+
 def test_max_drop_alone_tries_the_smallest_ones_near_the_original(
     data: Path, tmp_path: Path
 ) -> None:
@@ -470,7 +502,7 @@ def test_max_drop_alone_tries_the_smallest_ones_near_the_original(
         (
             {"max_megabytes": 1, "max_params": 10},
             WrongCall,
-            r"fits within 10 parameters and 1 MB of fp32 weights; the smallest has",
+            r"fits within 10 parameters and 1 MB of fp32 weights; even without a head",
         ),
         (
             {"max_megabytes": 100, "max_params": None},

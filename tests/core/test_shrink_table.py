@@ -74,6 +74,20 @@ def test_the_table_shows_parameters_in_80_columns() -> None:
     assert {columns[index] for index in chosen} >= {"size", "params", "val", "test"}
 
 
+@pytest.mark.parametrize(
+    ("shown", "text"),
+    [
+        (None, "layers x width, MB are of fp32 weights, ms are those of one image on this machine"),
+        (["size", "ms"], "layers x width, ms are those of one image on this machine"),
+        (["size"], "layers x width"),
+    ],
+)
+def test_only_shown_columns_are_described(shown: list[str] | None, text: str) -> None:
+    assert describe_columns(toy_table(0.9), shown).endswith(f" The size is {text}.")
+    without_task = replace(toy_table(0.9), task=None)
+    assert describe_columns(without_task, shown).endswith(f" The size is {text}.")
+
+
 def test_similar_sizes_are_moved_apart_and_keep_their_order() -> None:
     params = [1_363_498, 464_140, 436_710, *[468_780] * 5]
     positions = np.log(dodge_sizes(params))

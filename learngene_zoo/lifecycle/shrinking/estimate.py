@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.family import cost
@@ -16,7 +16,7 @@ from learngene_zoo.families.spec import PictureSpec, Spec, TextSpec
 from learngene_zoo.lifecycle.rates import FINETUNE
 from learngene_zoo.lifecycle.shrinking.candidates import ShrinkCandidate
 from learngene_zoo.lifecycle.shrinking.request import ShrinkRequest
-from learngene_zoo.method.contract import METHODS
+from learngene_zoo.method.contract import METHODS, Work
 from learngene_zoo.runs.run import Run, has_bf16
 from learngene_zoo.settings import settings_of, with_settings
 from learngene_zoo.text import human_seconds
@@ -28,9 +28,14 @@ if TYPE_CHECKING:
 # Forward passes that an image costs in a step of training, with the step of the optimiser: 3.4 for
 # descendants of the bundled model in batches of 64.
 TRAINING_COST = 3.4
+# Time of a multiply-add of `Work.solved`, in units of that of a forward pass: 0.7 to 1.8 for the
+# extractions and expansions of closed_form and pruning, of the bundled model and of DINOv2-S
+# (docs/shrink.md).
+SOLVING_COST = 1.25
 HEAD_PASSES = 2  # of the images that the ridge regression of a new head is fitted to
 MEASURED_TEXTS = 512  # whose tokens are counted
 MEASURED_TOKENS = 1024  # in a batch of the measurement; images of larger ones are not faster
+LAYER_SECONDS = 0.3  # for which one layer is measured
 LONG = 600.0  # seconds from which on a call states its estimate when it starts
 # A call with fewer FLOPs than this many per second of `LONG` is not measured when it starts, nor is
 # a model of which one layer takes more than `MAX_FLOPS` for a batch (about half a second).
@@ -44,13 +49,14 @@ def estimate_seconds(
 ) -> float:
     """Estimate the seconds of a call, from FLOPs and a measurement of about a second.
 
-    Only passes of images through models count: those of extractions, expansions, probes, healing
-    and fine-tuning. Solving equations, reading images and exporting come on top.
+    What methods state about their extractions and expansions counts, with the equations that they
+    solve, and the passes of probes, healing and fine-tuning. Reading images, measuring latencies
+    and exporting come on top.
     """
     length = _measure_length(request)
     spec = _shorten(request.ancestry.spec, length)
     flops = _count_flops(request, candidates, length)
-    return flops / _measure_rate(request.ancestry.model(), spec, cost(spec).flops, run)
+    return _compute_seconds(flops, request.ancestry.model(), spec, run)
 
 
 def describe_long_call(
@@ -66,30 +72,28 @@ def describe_long_call(
         return advise_image_size(request)
     if seconds <= LONG:
         return ""
-    return "; ".join(
-        [f"about {human_seconds(seconds)} in all", *list_advice(request, candidates, run)]
-    )
+    return "; ".join([f"about {human_seconds(seconds)} in all", *list_advice(request, run)])
 
 
-def list_advice(
-    request: ShrinkRequest, candidates: Sequence[ShrinkCandidate], run: Run
-) -> list[str]:
+def list_advice(request: ShrinkRequest, run: Run) -> list[str]:
     """Return what makes a long call shorter: a smaller image size, bfloat16."""
-    advice = (advise_image_size(request), _advise_precision(request, candidates, run))
+    advice = (advise_image_size(request), _advise_precision(request, run))
     return [text for text in advice if text]
 
 
-def _advise_precision(
-    request: ShrinkRequest, candidates: Sequence[ShrinkCandidate], run: Run
-) -> str:
+def _advise_precision(request: ShrinkRequest, run: Run) -> str:
     """Return advice on bfloat16 if this device computes in it much faster, measured on a layer."""
     if run.precision != "fp32" or not has_bf16(run):
         return ""
-    faster = replace(run, precision="bf16")
-    single, half = (_estimate_quickly(request, candidates, each) for each in (run, faster))
-    if not single or not half or single < MIN_SPEEDUP * half:
+    layer = _build_layer(request, _measure_length(request), run)
+    if layer is None:
         return ""
-    return f"--precision bf16 computes about {single / half:.1f} times as fast here"
+    single, half = (
+        _measure_rate(*layer, each, LAYER_SECONDS) for each in (run, replace(run, precision="bf16"))
+    )
+    if half < MIN_SPEEDUP * single:
+        return ""
+    return f"--precision bf16 computes about {half / single:.1f} times as fast here"
 
 
 def advise_image_size(request: ShrinkRequest) -> str:
@@ -113,26 +117,53 @@ def _estimate_quickly(
     request: ShrinkRequest, candidates: Sequence[ShrinkCandidate], run: Run
 ) -> float | None:
     """Estimate the seconds from the speed of one layer; 0 of a short call, None if that is slow."""
-    from learngene_zoo.families.tensors import initial, model_of
-
     length = _measure_length(request)
     flops = _count_flops(request, candidates, length)
-    if flops <= SLOWEST * LONG:
+    if sum(flops) <= SLOWEST * LONG:
         return 0.0
+    layer = _build_layer(request, length, run)
+    return None if layer is None else _compute_seconds(flops, *layer, run, LAYER_SECONDS)
+
+
+def _build_layer(
+    request: ShrinkRequest, length: int | None, run: Run
+) -> tuple[nn.Module, Spec] | None:
+    """Return one layer of the original and its shape; None if it is too slow to be measured."""
+    from learngene_zoo.families.tensors import initial, model_of
+
     try:
         layer = _shorten(request.ancestry.spec, length).with_(layers=1)
     except WrongCall:  # a shape whose layers differ
         return None
     if _choose_batch(layer) * cost(layer).flops > MAX_FLOPS:
         return None
-    model = model_of(layer, initial(layer, run.seed)).eval()
-    return flops / _measure_rate(model, layer, cost(layer).flops, run, 0.3)
+    return model_of(layer, initial(layer, run.seed)).eval(), layer
+
+
+class Flops(NamedTuple):
+    """Multiply-adds of a call."""
+
+    device: float  # of passes on the run's device
+    processor: float  # of parts that run on the processor, in fp32, on every device
+
+
+def _compute_seconds(
+    flops: Flops, model: nn.Module, spec: Spec, run: Run, seconds: float = 1.0
+) -> float:
+    """Return the seconds of so many FLOPs. Arguments as for `_measure_rate`."""
+    from learngene_zoo.runs.run import open_device
+
+    rate = _measure_rate(model, spec, run, seconds)
+    if open_device(run).type == "cpu" and run.precision != "bf16":
+        return sum(flops) / rate
+    processor = replace(run, device="cpu", precision="fp32")
+    return flops.device / rate + flops.processor / _measure_rate(model, spec, processor, seconds)
 
 
 def _count_flops(
     request: ShrinkRequest, candidates: Sequence[ShrinkCandidate], length: int | None
-) -> float:
-    """Return the FLOPs of all passes, with texts of `length` tokens."""
+) -> Flops:
+    """Return the FLOPs of a call, with texts of `length` tokens."""
     original = cost(_shorten(request.ancestry.spec, length)).flops
     shapes = [_shorten(candidate.member.spec, length) for candidate in candidates]
     sizes = sorted((cost(shape).flops for shape in shapes), reverse=True)
@@ -140,13 +171,13 @@ def _count_flops(
     # With `max_drop` sizes differ, and it is not known which ones are tried.
     is_spread = request.config.max_drop is not None
     tried = sum(sizes) / len(sizes) if is_spread else sum(sizes[:tries]) / tries
-    flops = _count_building(request, candidates, original)
+    flops, processor = _count_building(request, candidates, original)
     flops += _count_probing(request, sizes, original)
     if request.config.is_healing(request.task):
         flops += tries * _count_healing(request, tried, original)
     if request.task is not None:
         flops += tries * _count_finetuning(request) * tried
-    return flops
+    return Flops(flops, processor)
 
 
 def _measure_length(request: ShrinkRequest) -> int | None:
@@ -167,18 +198,22 @@ def _shorten(spec: Spec, length: int | None) -> Spec:
 
 def _count_building(
     request: ShrinkRequest, candidates: Sequence[ShrinkCandidate], original: float
-) -> float:
-    """Return the FLOPs of extractions, as methods state them, and of expansions.
-
-    An expansion of a method that uses images counts as much as its extraction.
-    """
-    spec, images = request.ancestry.spec, request.images.sizes["train"]
-    flops = 0.0
+) -> Flops:
+    """Return the FLOPs of extractions and expansions, as methods state them."""
+    spec, images = request.ancestry.spec, [request.images.sizes["train"]]
+    parts: list[Work] = []
     for name in {candidate.method for candidate in candidates}:
-        parts = METHODS.load(name).extractor.work([spec], [images])
-        passes = sum(part.images * part.frozen / spec.layers for part in parts)
-        flops += original * passes * (1 + sum(item.method == name for item in candidates))
-    return flops
+        method = METHODS.load(name)
+        config = replace(method.extractor.outline([spec]), method=name)
+        parts += method.extractor.work([spec], images)
+        for candidate in candidates:
+            if candidate.method == name:
+                parts += method.expander.work(config, candidate.member.spec, images)
+    flops = [0.0, 0.0]
+    for part in parts:
+        passes = original * part.images * part.frozen / spec.layers
+        flops[part.solved > 0] += passes + SOLVING_COST * part.solved
+    return Flops(*flops)
 
 
 def _count_probing(request: ShrinkRequest, sizes: Sequence[float], original: float) -> float:
@@ -219,15 +254,12 @@ def _count_finetuning(request: ShrinkRequest) -> float:
     return trained + (recipe.epochs + 1) * sizes["validation"] + sizes["test"]
 
 
-def _measure_rate(
-    model: nn.Module, spec: Spec, flops: float, run: Run, seconds: float = 1.0
-) -> float:
+def _measure_rate(model: nn.Module, spec: Spec, run: Run, seconds: float = 1.0) -> float:
     """Return the FLOPs per second of forward passes of a model.
 
     Args:
         model: the original model, or one layer of its shape.
         spec: its shape for inputs of the usual size, as for `example_inputs`.
-        flops: of one input.
         run: the run, for its device.
         seconds: at least so long is measured.
     """
@@ -249,7 +281,7 @@ def _measure_rate(
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
             passes += 1
-    return passes * len(images) * flops / (time.perf_counter() - start)
+    return passes * len(images) * cost(spec).flops / (time.perf_counter() - start)
 
 
 def _choose_batch(spec: Spec) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -45,14 +45,20 @@ def write_report(table: ShrinkTable, path: Path) -> None:
         draft.write_text(page, encoding="utf-8")
 
 
-def describe_columns(table: ShrinkTable) -> str:
-    """Describe the measurements of the columns."""
-    noun, sizes = table.noun, f"MB are of fp32 weights, ms of one {_describe_input(table)}"
+def describe_columns(table: ShrinkTable, shown: Collection[str] | None = None) -> str:
+    """Describe the measurements of the columns.
+
+    Args:
+        table: the models.
+        shown: headings of the columns that a terminal shows; None: all. Those of megabytes and
+            milliseconds are described only if they are among them.
+    """
+    noun, sizes = table.noun, _describe_sizes(table, shown)
     if table.task is None:
         return (
             "R² is the share of the variance of the original's features that a ridge map predicts "
             f"from the candidate's, on {table.images} held-out {noun}s, before and after healing. "
-            f"The size is layers x width, {sizes} on this machine."
+            f"{sizes}"
         )
     is_text = noun == "text"
     inputs = "of the inputs of the head, " if is_text else ""
@@ -62,8 +68,18 @@ def describe_columns(table: ShrinkTable) -> str:
         f"The probe is a leave-one-out linear probe {inputs}of {table.images} training {noun}s, "
         f"before any training. Validation is the {table.metric} on {table.validation_images} "
         f"{noun}s after fine-tuning{_describe_untrained(table)}; of the original, that of "
-        f"{reference}. The size is layers x width, {sizes} on this machine."
+        f"{reference}. {sizes}"
     )
+
+
+def _describe_sizes(table: ShrinkTable, shown: Collection[str] | None) -> str:
+    """Describe the columns of sizes that are shown."""
+    described = {
+        "MB": "MB are of fp32 weights",
+        "ms": f"ms are those of one {_describe_input(table)} on this machine",
+    }
+    parts = [text for name, text in described.items() if shown is None or name in shown]
+    return f"{', '.join(['The size is layers x width', *parts])}."
 
 
 def _describe_untrained(table: ShrinkTable) -> str:

@@ -11,7 +11,7 @@ from learngene_zoo.artifacts.own_data import name_option
 from learngene_zoo.artifacts.records import is_own_data
 from learngene_zoo.errors import BadData, WrongCall, ZooError, unknown
 from learngene_zoo.families.family import Cost, cost
-from learngene_zoo.families.spec import TextSpec
+from learngene_zoo.families.spec import Spec, TextSpec
 from learngene_zoo.lifecycle.finetuning import FinetuneConfig
 from learngene_zoo.lifecycle.latency import describe_bounds, refuse_all, select_fitting
 from learngene_zoo.lifecycle.learngenes import suggest_check
@@ -235,6 +235,8 @@ def open_request(
             images or the reverse.
         BadData: for a task with too few images or one class, and for too few images.
     """
+    from learngene_zoo.pretrained.ancestry import ancestry_spec
+
     bounds = config.tighten(budget)
     _check_bounds_given(bounds, config)
     is_text = takes_texts(source, run)
@@ -246,6 +248,7 @@ def open_request(
     for entry in map(find_entry, filter(None, (task, images))):
         if entry is not None:
             check_kind(entry, is_text)
+    _check_sizes(ancestry_spec(source, offline=run.offline), task, image_size, budget, config)
     from learngene_zoo.pretrained.ancestry import open_ancestry
     from learngene_zoo.tasks.unlabelled.opening import open_images
 
@@ -258,7 +261,7 @@ def open_request(
     offers = list_offers(
         ancestry.spec, data.classes if data else 0, has_labels=pictures.is_labelled
     )
-    _check_not_affordable(ancestry, data.classes if data else 0, bounds, config)
+    _check_not_affordable(ancestry.spec, data.classes if data else 0, bounds, config)
     _check_affordable(offers, budget, config)
     reference = images if images is not None else task
     assert reference is not None, "checked above"
@@ -373,25 +376,47 @@ def _opens_without_labels(reference: str, run: Run) -> bool:
     return True
 
 
-def _check_affordable(offers: Offers, budget: Budget, config: ShrinkConfig) -> None:
+def _check_sizes(
+    spec: Spec, task: str | None, image_size: int | None, budget: Budget, config: ShrinkConfig
+) -> None:
+    """Check the budget as far as the shape of the model allows, before torch is imported.
+
+    The classes of the user's own data are not known yet, so descendants without a head are compared
+    with the budget.
+
+    Raises `WrongCall` if no descendant fits the budget, or if the model itself does.
+    """
+    spec = spec.with_(image_size=image_size)
+    entry = None if task is None else find_entry(task)
+    classes = entry.classes if entry else 0
+    smallest = "the smallest" if entry or task is None else "even without a head the smallest"
+    if entry or task is None:
+        _check_not_affordable(spec, classes, config.tighten(budget), config)
+    _check_affordable(list_offers(spec, classes), budget, config, smallest)
+
+
+def _check_affordable(
+    offers: Offers, budget: Budget, config: ShrinkConfig, smallest: str = "the smallest"
+) -> None:
     """Raise `WrongCall`, which names the smallest descendant, if none is within the budget.
 
-    Latency is not measured.
+    Latency is not measured. `smallest` are the words for that descendant.
     """
     members = [member for members in offers.values() for member in members]
     if not select_fitting(members, config.tighten(budget)):
         megabytes = config.max_megabytes
         bounds = [] if megabytes is None else [f"{megabytes:g} MB of fp32 weights"]
         raise refuse_all(
-            members, [*describe_bounds(budget), *bounds], describe=config.describe_megabytes
+            members,
+            [*describe_bounds(budget), *bounds],
+            describe=config.describe_megabytes,
+            smallest=smallest,
         )
 
 
-def _check_not_affordable(
-    ancestry: Ancestry, classes: int, budget: Budget, config: ShrinkConfig
-) -> None:
+def _check_not_affordable(spec: Spec, classes: int, budget: Budget, config: ShrinkConfig) -> None:
     """Raise `WrongCall` if the model itself is within the budget. Latency is not measured."""
-    size = cost(ancestry.spec.with_(classes=classes, dense=False))
+    size = cost(spec.with_(classes=classes, dense=False))
     if config.max_drop is not None or budget.max_latency is not None:
         return
     bounds = ((budget.max_params, size.params), (budget.max_flops, size.flops))

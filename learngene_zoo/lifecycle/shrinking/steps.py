@@ -192,7 +192,7 @@ def plan_shrink(
     candidates = choose_within_budget(request.offers, request.budget, config, run)
     seconds = estimate_seconds(request, candidates, run)
     if seconds > LONG:
-        for advice in list_advice(request, candidates, run):
+        for advice in list_advice(request, run):
             say(run, advice)
     return candidates, seconds
 

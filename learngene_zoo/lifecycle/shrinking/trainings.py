@@ -18,6 +18,7 @@ class ShrinkTraining:
     epochs: int
     few: str = ""  # the number of validation samples, if it is small
     has_ridge_head: bool = True  # before training
+    warning: str = ""  # of a training that diverged or learnt nothing, with advice
 
     @property
     def start(self) -> str:
@@ -25,7 +26,12 @@ class ShrinkTraining:
         return "the ridge head before training" if self.has_ridge_head else "the start"
 
     def describe(self) -> str:
-        """Describe which epoch is kept, and by how many validation samples if these are few."""
+        """Describe which epoch is kept, and by how many validation samples if these are few.
+
+        Of a training that failed, return its warning, with the advice of `finetune`.
+        """
+        if self.warning:
+            return f"{self.candidate}: {self.warning}"
         if self.kept_epoch:
             chosen = f", chosen by {self.few}" if self.few else ""
             return f"{self.candidate}: epoch {self.kept_epoch} of {self.epochs} is kept{chosen}"
@@ -55,4 +61,5 @@ def summarise_training(
         epochs=metrics["epochs"],
         few=describe_few(metrics, noun),
         has_ridge_head=head.get("init") == "ridge",
+        warning=str(metrics.get("warning", "")),
     )

@@ -47,9 +47,9 @@ from lgzoo_closed_form.modules.streams import (
     iterate_batches,
 )
 from lgzoo_closed_form.modules.width import narrow_parts
+from lgzoo_closed_form.work import MIN_COST_ROWS
 
 MIN_SCALE = 1e-6  # of a layer scale's largest channel; smaller ones turn their outputs off
-MIN_COST_ROWS = 8192  # of recorded tokens by which runs are compared
 
 
 @torch.no_grad()
@@ -67,7 +67,7 @@ def measure_costs(teacher: StreamTeacher, rho: float) -> list[list[float]]:
         )
         for compute, weight in zip(sums, weights)
     ]
-    label, blocks = "trying each block in place of those after it", range(depth)
+    label, blocks = "measuring how well each block replaces those after it", range(depth)
     for number in progress(blocks, label, pictures.has_progress):
         later = range(number + 1, depth)
         targets = [sums[block] for block in later]
