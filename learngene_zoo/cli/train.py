@@ -279,7 +279,7 @@ def _facts(metrics: Mapping[str, Any]) -> dict[str, Any]:
 RATE = (
     f"{lifecycle.FINETUNE.lr:g} up to width {lifecycle.FULL_RATE}; wider "
     f"{lifecycle.FINETUNE.lr * lifecycle.FULL_RATE:g}/width, or {lifecycle.INHERITED_LR:g} if "
-    f"pretrained; less if pretrained and an epoch has under {lifecycle.WARMUP_STEPS} steps"
+    f"pretrained; less on few images (under {lifecycle.WARMUP_STEPS} steps an epoch) if pretrained"
 )
 WARMUP = f"{lifecycle.FINETUNE.warmup:g}; at least {lifecycle.WARMUP_STEPS} steps if pretrained"
 DECAY = (

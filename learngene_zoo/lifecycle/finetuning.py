@@ -163,7 +163,7 @@ def finetune(
     is_default = recipe is None and preset is None and is_pretrained(start)
     recipe, tuning, _ = _named_settings(defaults, tuning, settings)
     if is_default:
-        adapted = adapt_to_steps(recipe, data.sizes["train"])
+        adapted = adapt_to_steps(recipe, data.sizes["train"], is_text=data.is_text)
         recipe = replace(
             recipe,
             lr=recipe.lr if has_rate else adapted.lr,

@@ -39,24 +39,27 @@ def choose_rates(model: Descendant | TimmModel) -> tuple[float, float]:
     return rate_for(model.width), 1.0
 
 
-def adapt_to_steps(recipe: Recipe, images: int) -> Recipe:
-    """Return the recipe of a pretrained model for a number of training images.
+def adapt_to_steps(recipe: Recipe, samples: int, *, is_text: bool = False) -> Recipe:
+    """Return the recipe of a pretrained model for a number of training images or texts.
 
     The first steps of Adam move every weight by the learning rate, whatever its gradient is. With
     few steps in an epoch, the warm-up of a recipe is over before the moving averages have seen
     more than one or two batches, and inherited features are lost. The warm-up therefore has at
-    least `WARMUP_STEPS` steps (but at most half of the training), and the learning rate falls in
-    proportion if an epoch has fewer steps. docs/results/finetuning.md has the measurements.
+    least `WARMUP_STEPS` steps (but at most half of the training). The learning rate on images falls
+    in proportion if an epoch has fewer steps; on texts it is not changed, as a lower rate has a
+    larger head (`training.heads.limit_scale`). docs/results/finetuning.md has the measurements.
 
     Args:
-        recipe: with the learning rate and the warm-up of a training with more images.
-        images: the number of training images (or texts) of the task.
+        recipe: with the learning rate and the warm-up of a training with more samples.
+        samples: the number of training images or texts of the task.
+        is_text: whether they are texts.
     """
-    steps = math.ceil(min(images, recipe.images or images) / recipe.batch_size)
+    steps = math.ceil(min(samples, recipe.images or samples) / recipe.batch_size)
     if not 0 < steps < WARMUP_STEPS:
         return recipe
+    lr = recipe.lr if is_text else float(f"{recipe.lr * steps / WARMUP_STEPS:.3g}")
     warmup = max(recipe.warmup, min(WARMUP_STEPS / steps, recipe.epochs / 2))
-    return replace(recipe, lr=float(f"{recipe.lr * steps / WARMUP_STEPS:.3g}"), warmup=warmup)
+    return replace(recipe, lr=lr, warmup=warmup)
 
 
 def choose_heal_rate(model: Descendant) -> float:

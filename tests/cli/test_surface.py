@@ -128,10 +128,13 @@ def test_the_first_page_is_short_and_its_commands_are_right() -> None:
 
 
 @pytest.mark.parametrize("name", ["finetune", "shrink"])
-def test_the_help_says_that_the_default_layer_decay_is_for_images(name: str) -> None:
+def test_the_help_says_which_defaults_depend_on_the_model_and_the_images(name: str) -> None:
     text = " ".join(call(name, "--help").stdout.split())
     assert "[default: 1; 0.75 on images if pretrained and wider than 96]" in text
-    assert "0.0001 if pretrained]" in text
+    assert (
+        "0.0001 if pretrained; less on few images (under 5 steps an epoch) if pretrained]" in text
+    )
+    assert "[default: 1; at least 5 steps if pretrained]" in text
 
 
 @pytest.mark.parametrize("name", ["", *sorted(TABLE), "extract lsamd", "plan pool", "expand lsamd"])

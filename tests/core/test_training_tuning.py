@@ -375,6 +375,8 @@ def test_with_few_steps_in_an_epoch_the_rate_is_lower_and_the_warmup_longer(
     recipe = replace(lifecycle.FINETUNE, lr=1e-3, **settings)
     adapted = lifecycle.adapt_to_steps(recipe, images)
     assert adapted == replace(recipe, lr=lr, warmup=warmup)
+    of_texts = lifecycle.adapt_to_steps(recipe, images, is_text=True)
+    assert of_texts == replace(recipe, warmup=warmup), "the rate on texts does not change"
 
 
 def test_the_adapted_warmup_is_used_unless_another_is_named_or_nothing_is_pretrained(

@@ -1,0 +1,241 @@
+"""Which learning rate and warm-up does fine-tuning need with few training images?
+
+Varied: the number of training images, the learning rate as a multiple of the rate of a training
+with 500 images, and the epochs of warm-up of 20 (`VARIANTS`), on models built from a real DINOv2-S
+at 56 pixels and from the bundled ancestry model.
+
+Measured: the accuracy before training, with the head of a ridge regression, and after the last
+epoch, on at most 400 other images of the task's training split; all other settings are those of
+`lgzoo finetune`. No validation or test image is read.
+
+Command: resumable. DINOV2 is a folder that `python benchmarks/real_ancestries.py dinov2-small
+DINOV2` writes; the tasks must be installed (`lgzoo show clipart` prints how).
+
+    python benchmarks/few_images.py --ancestry DINOV2 [--workers 2] [--only WORD ...]
+    python benchmarks/few_images.py --table        write the table from the results
+
+Results: benchmarks/results/few_images.jsonl.
+Page: docs/results/finetuning.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from statistics import mean
+from typing import Any, NamedTuple
+
+import finetune_rates
+import machine
+from learngene_zoo import lifecycle
+from learngene_zoo.artifacts.descendant import Descendant
+from learngene_zoo.errors import TrainingFailed
+from learngene_zoo.runs.run import Run
+from learngene_zoo.seeds import derive_seed
+from learngene_zoo.tasks.catalogue import open_task
+from learngene_zoo.training.evaluate import evaluate
+from learngene_zoo.training.fit import fit
+from learngene_zoo.training.heads import initialise_head
+from pages import DOCS, replace_between
+from probes import hold_out_images
+from rows import find_missing, measure_cells, read_rows
+
+ROWS = machine.RESULTS / "few_images.jsonl"
+# By the number of images: the rate as a multiple of that of 500 images, and the epochs of warm-up.
+# The last pair of each is the rule of `lgzoo finetune` (`lifecycle.rates.adapt_to_steps`).
+VARIANTS = {
+    64: ((1.0, 1.0), (0.3, 1.0), (0.1, 1.0), (1.0, 5.0), (0.3, 5.0), (0.1, 5.0), (0.2, 5.0)),
+    128: ((1.0, 1.0), (0.4, 2.5)),
+    250: ((1.0, 1.0), (0.8, 1.25)),
+}
+FIRST_HELD_OUT, HELD_OUT = 500, 400
+PIXELS = 56
+REAL_MODELS = (("first_k", 6, 384), ("closed_form", 6, 256), ("weight_selection", 6, 256))
+REAL_TASKS = ("clipart", "emoji", "fashion_mnist")
+BUNDLED_MODELS = (
+    ("first_k", 12, 96),  # the ancestry model itself
+    ("closed_form", 6, 64),
+    ("weight_selection", 6, 64),
+    ("lsamd", 7, 96),
+)
+BUNDLED_TASKS = ("digits", "fashion_mnist", "petals", "signs")
+GRIDS = (
+    ("bundled", BUNDLED_MODELS, BUNDLED_TASKS),
+    ("dinov2", REAL_MODELS, REAL_TASKS),
+)
+
+
+class Cell(NamedTuple):
+    """A training."""
+
+    ancestry: str  # `dinov2` or `bundled`
+    method: str
+    layers: int
+    width: int
+    task: str
+    images: int
+    factor: float
+    warmup: float
+
+    @property
+    def name(self) -> str:
+        """All fields as text."""
+        size = f"{self.ancestry} {self.method} {self.layers} x {self.width}"
+        return f" {size} {self.task} {self.images} images {self.factor:g} {self.warmup:g} "
+
+
+def main() -> None:
+    """Measure the missing trainings, print the table and write it."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--ancestry", help="the folder of DINOv2-S; without it only the bundled model is measured"
+    )
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument(
+        "--only", nargs="*", default=[], help="cells whose description contains all of these words"
+    )
+    parser.add_argument("--table", action="store_true", help="measure nothing")
+    args = parser.parse_args()
+    if not args.table:
+        cells = [cell for cell in list_cells() if args.ancestry or cell.ancestry == "bundled"]
+        missing = find_missing(ROWS, cells, args.only)
+        measure_cells(ROWS, missing, measure_cell, args.workers, args.ancestry)
+    rows = read_rows(ROWS)
+    for name, table in (
+        ("few-images", make_table(rows)),
+        ("few-images-variants", make_variant_table(rows)),
+    ):
+        replace_between(DOCS / "results" / "finetuning.md", name, table)
+        print(f"{table}\n")
+
+
+def list_cells() -> Iterator[Cell]:
+    """Yield all trainings; those of a model on a task follow each other."""
+    for ancestry, models, tasks in GRIDS:
+        for task in tasks:
+            for model in models:
+                for images, variants in VARIANTS.items():
+                    for variant in variants:
+                        yield Cell(ancestry, *model, task, images, *variant)
+
+
+def measure_cell(cell: Cell, ancestry: str | None) -> dict[str, Any]:
+    """Fine-tune a model, and return the row."""
+    import torch
+
+    torch.set_num_threads(1)
+    run = Run(seed=0, threads=1, device=machine.DEVICE)
+    held_out = slice(FIRST_HELD_OUT, FIRST_HELD_OUT + HELD_OUT)
+    task = hold_out_images(open_task(cell.task), slice(cell.images), held_out)
+    built = build_model(cell.ancestry, cell.method, cell.layers, cell.width, cell.task, ancestry)
+    model = built.for_task(
+        task.name, task.class_names, seed=derive_seed(run.seed, "head"), dense=False
+    )
+    model = model.with_fit(lifecycle.choose_fit(model, task))
+    rate, decay = lifecycle.choose_rates(model)
+    recipe = replace(
+        lifecycle.FINETUNE, lr=cell.factor * rate, layer_decay=decay, warmup=cell.warmup
+    )
+    start, head = initialise_head(model, task, recipe, run)
+    before = evaluate(start.model(), task, "validation", start.input_format, run).value
+    try:
+        trained = fit(start, task, recipe, run, judge=False)
+        after = evaluate(trained.model(), task, "validation", start.input_format, run).value
+    except TrainingFailed:
+        after = 0.0
+    return {
+        **cell._asdict(),
+        "lr": recipe.lr,
+        "left_out": head["left_out_accuracy"],
+        "before": round(before, 4),
+        "after": round(after, 4),
+        "held_out": task.sizes["validation"],
+        **machine.describe_device(),
+    }
+
+
+@lru_cache(maxsize=1)
+def build_model(
+    ancestry: str, method: str, layers: int, width: int, task: str, folder: str | None
+) -> Descendant:
+    """Return a model before it is fine-tuned; closed_form is calibrated on the task."""
+    finetune_rates.PIXELS = PIXELS
+    start = finetune_rates.Start(ancestry, method, layers, width, task)
+    return finetune_rates.build_start(start, folder)
+
+
+def make_table(rows: Sequence[dict[str, Any]]) -> str:
+    """Return the mean accuracies over the tasks in Markdown, per cent: a number of images and a
+    model a row. Only complete means are shown.
+    """
+    lines = [
+        "| images | model | ridge head | as with 500 images | rate and warm-up adapted |",
+        "|---:|---|---:|---:|---:|",
+    ]
+    for images, variants in VARIANTS.items():
+        for ancestry, models, tasks in GRIDS:
+            for model in models:
+                own = [row for row in rows if get_start(row) == (ancestry, *model, images)]
+                ends = [
+                    [row for row in own if get_variant(row) == variant]
+                    for variant in (variants[0], variants[-1])
+                ]
+                if all(len(part) == len(tasks) for part in ends):
+                    method, layers, width = model
+                    before = describe_mean(ends[0], "before")
+                    after = " | ".join(describe_mean(part, "after") for part in ends)
+                    name = f"{ancestry} {method} {layers} x {width}"
+                    lines.append(f"| {images} | {name} | {before} | {after} |")
+    return "\n".join(lines)
+
+
+def make_variant_table(rows: Sequence[dict[str, Any]]) -> str:
+    """Return the mean gains over the ridge head with the fewest images in Markdown, in points: the
+    models of an ancestry model a row. Only starts of which all variants are measured count.
+    """
+    images = min(VARIANTS)
+    variants = VARIANTS[images]
+    heads = [f"{factor:g} x rate, warm-up {warmup:g}" for factor, warmup in variants]
+    lines = [
+        f"| models of | trainings each | {' | '.join(heads)} |",
+        "|---|---:|" + "---:|" * len(heads),
+    ]
+    for ancestry, _, _ in GRIDS:
+        starts: dict[tuple[Any, ...], dict[tuple[float, float], float]] = {}
+        for row in rows:
+            if (row["ancestry"], row["images"]) == (ancestry, images):
+                start = (*get_start(row), row["task"])
+                starts.setdefault(start, {})[get_variant(row)] = row["after"] - row["before"]
+        complete = [gains for gains in starts.values() if set(variants) <= set(gains)]
+        if complete:
+            means = [
+                f"{round(100 * mean(gains[variant] for gains in complete), 1) + 0.0:+.1f}"
+                for variant in variants
+            ]
+            lines.append(f"| {ancestry} | {len(complete)} | {' | '.join(means)} |")
+    return "\n".join(lines)
+
+
+def get_start(row: dict[str, Any]) -> tuple[Any, ...]:
+    """Return the model and the number of images of a row."""
+    return tuple(row[name] for name in ("ancestry", "method", "layers", "width", "images"))
+
+
+def get_variant(row: dict[str, Any]) -> tuple[float, float]:
+    """Return the multiple of the rate and the warm-up of a row."""
+    return row["factor"], row["warmup"]
+
+
+def describe_mean(rows: Sequence[dict[str, Any]], field: str) -> str:
+    """Return the mean of a share in per cent."""
+    return f"{100 * mean(row[field] for row in rows):.1f}"
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    main()
