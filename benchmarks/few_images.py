@@ -1,17 +1,19 @@
-"""Which learning rate and warm-up does fine-tuning need with few training images?
+"""Which learning rate and warm-up does fine-tuning need with few training images or texts?
 
 Varied: the number of training images, the learning rate as a multiple of the rate of a training
 with 500 images, and the epochs of warm-up of 20 (`VARIANTS`), on models built from a real DINOv2-S
-at 56 pixels and from the bundled ancestry model.
+at 56 pixels, from the bundled ancestry model, and with texts from a MiniLM.
 
 Measured: the accuracy before training, with the head of a ridge regression, and after the last
 epoch, on at most 400 other images of the task's training split; all other settings are those of
 `lgzoo finetune`. No validation or test image is read.
 
 Command: resumable. DINOV2 is a folder that `python benchmarks/real_ancestries.py dinov2-small
-DINOV2` writes; the tasks must be installed (`lgzoo show clipart` prints how).
+DINOV2` writes, MINILM one of all-MiniLM-L6-v2; the tasks must be installed (`lgzoo show clipart`
+prints how).
 
-    python benchmarks/few_images.py --ancestry DINOV2 [--workers 2] [--only WORD ...]
+    python benchmarks/few_images.py --ancestry DINOV2 --texts MINILM [--workers 2]
+            [--only WORD ...]
     python benchmarks/few_images.py --table        write the table from the results
 
 Results: benchmarks/results/few_images.jsonl.
@@ -22,7 +24,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from statistics import mean
@@ -33,6 +35,7 @@ import machine
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import Descendant
 from learngene_zoo.errors import TrainingFailed
+from learngene_zoo.method.sizes import Target
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.tasks.catalogue import open_task
@@ -45,13 +48,13 @@ from rows import find_missing, measure_cells, read_rows
 
 ROWS = machine.RESULTS / "few_images.jsonl"
 # By the number of images: the rate as a multiple of that of 500 images, and the epochs of warm-up.
-# The last pair of each is the rule of `lgzoo finetune` (`lifecycle.rates.adapt_to_steps`).
+# The last pair of each is the default of `lgzoo finetune` (`lifecycle.rates.adapt_to_steps`).
 VARIANTS = {
     64: ((1.0, 1.0), (0.3, 1.0), (0.1, 1.0), (1.0, 5.0), (0.3, 5.0), (0.1, 5.0), (0.2, 5.0)),
     128: ((1.0, 1.0), (0.4, 2.5)),
     250: ((1.0, 1.0), (0.8, 1.25)),
 }
-FIRST_HELD_OUT, HELD_OUT = 500, 400
+FIRST_HELD_OUT, HELD_OUT, HELD_OUT_TEXTS = 500, 400, 200
 PIXELS = 56
 REAL_MODELS = (("first_k", 6, 384), ("closed_form", 6, 256), ("weight_selection", 6, 256))
 REAL_TASKS = ("clipart", "emoji", "fashion_mnist")
@@ -62,16 +65,30 @@ BUNDLED_MODELS = (
     ("lsamd", 7, 96),
 )
 BUNDLED_TASKS = ("digits", "fashion_mnist", "petals", "signs")
-GRIDS = (
-    ("bundled", BUNDLED_MODELS, BUNDLED_TASKS),
-    ("dinov2", REAL_MODELS, REAL_TASKS),
-)
+TEXT_MODELS = (("first_k", 3, 384), ("first_k", 6, 384), ("weight_selection", 6, 256))
+TEXT_TASKS = ("wordnet", "debian_sections", "sentiment")
+TEXT_VARIANTS = {64: ((1.0, 1.0), (0.2, 5.0), (1.0, 5.0))}
+
+
+class Grid(NamedTuple):
+    """The trainings of models of an ancestry model."""
+
+    models: tuple[tuple[str, int, int], ...]  # method, layers and width
+    tasks: tuple[str, ...]
+    variants: Mapping[int, tuple[tuple[float, float], ...]] = VARIANTS
+
+
+GRIDS = {
+    "bundled": Grid(BUNDLED_MODELS, BUNDLED_TASKS),
+    "dinov2": Grid(REAL_MODELS, REAL_TASKS),
+    "minilm": Grid(TEXT_MODELS, TEXT_TASKS, TEXT_VARIANTS),
+}
 
 
 class Cell(NamedTuple):
     """A training."""
 
-    ancestry: str  # `dinov2` or `bundled`
+    ancestry: str  # of `GRIDS`
     method: str
     layers: int
     width: int
@@ -92,9 +109,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "--ancestry", help="the folder of DINOv2-S; without it only the bundled model is measured"
-    )
+    parser.add_argument("--ancestry", help="the folder of DINOv2-S; without it none is measured")
+    parser.add_argument("--texts", help="the folder of MiniLM; without it none is measured")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument(
         "--only", nargs="*", default=[], help="cells whose description contains all of these words"
@@ -102,9 +118,11 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="measure nothing")
     args = parser.parse_args()
     if not args.table:
-        cells = [cell for cell in list_cells() if args.ancestry or cell.ancestry == "bundled"]
-        missing = find_missing(ROWS, cells, args.only)
-        measure_cells(ROWS, missing, measure_cell, args.workers, args.ancestry)
+        sources = {"bundled": None, "dinov2": args.ancestry, "minilm": args.texts}
+        for ancestry, source in sources.items():
+            if source or ancestry == "bundled":
+                missing = find_missing(ROWS, list_cells(ancestry), args.only)
+                measure_cells(ROWS, missing, measure_cell, args.workers, source)
     rows = read_rows(ROWS)
     for name, table in (
         ("few-images", make_table(rows)),
@@ -114,14 +132,14 @@ def main() -> None:
         print(f"{table}\n")
 
 
-def list_cells() -> Iterator[Cell]:
+def list_cells(ancestry: str) -> Iterator[Cell]:
     """Yield all trainings; those of a model on a task follow each other."""
-    for ancestry, models, tasks in GRIDS:
-        for task in tasks:
-            for model in models:
-                for images, variants in VARIANTS.items():
-                    for variant in variants:
-                        yield Cell(ancestry, *model, task, images, *variant)
+    grid = GRIDS[ancestry]
+    for task in grid.tasks:
+        for model in grid.models:
+            for images, variants in grid.variants.items():
+                for variant in variants:
+                    yield Cell(ancestry, *model, task, images, *variant)
 
 
 def measure_cell(cell: Cell, ancestry: str | None) -> dict[str, Any]:
@@ -130,17 +148,21 @@ def measure_cell(cell: Cell, ancestry: str | None) -> dict[str, Any]:
 
     torch.set_num_threads(1)
     run = Run(seed=0, threads=1, device=machine.DEVICE)
-    held_out = slice(FIRST_HELD_OUT, FIRST_HELD_OUT + HELD_OUT)
-    task = hold_out_images(open_task(cell.task), slice(cell.images), held_out)
+    opened = open_task(cell.task)
+    count = HELD_OUT_TEXTS if opened.is_text else HELD_OUT
+    held_out = slice(FIRST_HELD_OUT, FIRST_HELD_OUT + count)
+    task = hold_out_images(opened, slice(cell.images), held_out)
     built = build_model(cell.ancestry, cell.method, cell.layers, cell.width, cell.task, ancestry)
     model = built.for_task(
         task.name, task.class_names, seed=derive_seed(run.seed, "head"), dense=False
     )
     model = model.with_fit(lifecycle.choose_fit(model, task))
     rate, decay = lifecycle.choose_rates(model)
-    recipe = replace(
-        lifecycle.FINETUNE, lr=cell.factor * rate, layer_decay=decay, warmup=cell.warmup
-    )
+    recipe = replace(lifecycle.FINETUNE, lr=cell.factor * rate, warmup=cell.warmup)
+    if opened.is_text:
+        recipe = replace(recipe, augment="none")
+    else:
+        recipe = replace(recipe, layer_decay=decay)
     start, head = initialise_head(model, task, recipe, run)
     before = evaluate(start.model(), task, "validation", start.input_format, run).value
     try:
@@ -164,34 +186,45 @@ def build_model(
     ancestry: str, method: str, layers: int, width: int, task: str, folder: str | None
 ) -> Descendant:
     """Return a model before it is fine-tuned; closed_form is calibrated on the task."""
+    if ancestry == "minilm":
+        run = Run(threads=1, device=machine.DEVICE, ancestry=folder)
+        learngene = lifecycle.extract(method, ancestries=[str(folder)], run=run)
+        target = Target(layers=layers, width=width, task=task)
+        return lifecycle.expand(learngene, target=target, run=run)
     finetune_rates.PIXELS = PIXELS
     start = finetune_rates.Start(ancestry, method, layers, width, task)
     return finetune_rates.build_start(start, folder)
 
 
 def make_table(rows: Sequence[dict[str, Any]]) -> str:
-    """Return the mean accuracies over the tasks in Markdown, per cent: a number of images and a
-    model a row. Only complete means are shown.
+    """Return the mean accuracies over the tasks in Markdown, per cent: a number of images or texts
+    and a model a row. Only complete means are shown.
     """
     lines = [
-        "| images | model | ridge head | as with 500 images | rate and warm-up adapted |",
+        "| images | model | ridge head | as with 500 images | the default |",
         "|---:|---|---:|---:|---:|",
     ]
-    for images, variants in VARIANTS.items():
-        for ancestry, models, tasks in GRIDS:
-            for model in models:
-                own = [row for row in rows if get_start(row) == (ancestry, *model, images)]
-                ends = [
-                    [row for row in own if get_variant(row) == variant]
-                    for variant in (variants[0], variants[-1])
-                ]
-                if all(len(part) == len(tasks) for part in ends):
-                    method, layers, width = model
-                    before = describe_mean(ends[0], "before")
-                    after = " | ".join(describe_mean(part, "after") for part in ends)
-                    name = f"{ancestry} {method} {layers} x {width}"
-                    lines.append(f"| {images} | {name} | {before} | {after} |")
+    for ancestry, images, model, variants in list_starts():
+        own = [row for row in rows if get_start(row) == (ancestry, *model, images)]
+        ends = [
+            [row for row in own if get_variant(row) == variant]
+            for variant in (variants[0], variants[-1])
+        ]
+        if all(len(part) == len(GRIDS[ancestry].tasks) for part in ends):
+            method, layers, width = model
+            before = describe_mean(ends[0], "before")
+            after = " | ".join(describe_mean(part, "after") for part in ends)
+            name = f"{ancestry} {method} {layers} x {width}"
+            lines.append(f"| {images} | {name} | {before} | {after} |")
     return "\n".join(lines)
+
+
+def list_starts() -> Iterator[tuple[str, int, tuple[str, int, int], Sequence[tuple[float, float]]]]:
+    """Yield the ancestry model, the number of images, the model and the variants of each row."""
+    for images in VARIANTS:
+        for ancestry, grid in GRIDS.items():
+            for model in grid.models if images in grid.variants else ():
+                yield ancestry, images, model, grid.variants[images]
 
 
 def make_variant_table(rows: Sequence[dict[str, Any]]) -> str:
@@ -199,23 +232,24 @@ def make_variant_table(rows: Sequence[dict[str, Any]]) -> str:
     models of an ancestry model a row. Only starts of which all variants are measured count.
     """
     images = min(VARIANTS)
-    variants = VARIANTS[images]
-    heads = [f"{factor:g} x rate, warm-up {warmup:g}" for factor, warmup in variants]
+    heads = [f"{factor:g} x rate, warm-up {warmup:g}" for factor, warmup in VARIANTS[images]]
     lines = [
         f"| models of | trainings each | {' | '.join(heads)} |",
         "|---|---:|" + "---:|" * len(heads),
     ]
-    for ancestry, _, _ in GRIDS:
+    for ancestry, grid in GRIDS.items():
         starts: dict[tuple[Any, ...], dict[tuple[float, float], float]] = {}
         for row in rows:
             if (row["ancestry"], row["images"]) == (ancestry, images):
                 start = (*get_start(row), row["task"])
                 starts.setdefault(start, {})[get_variant(row)] = row["after"] - row["before"]
-        complete = [gains for gains in starts.values() if set(variants) <= set(gains)]
+        complete = [gains for gains in starts.values() if set(grid.variants[images]) <= set(gains)]
         if complete:
             means = [
                 f"{round(100 * mean(gains[variant] for gains in complete), 1) + 0.0:+.1f}"
-                for variant in variants
+                if variant in grid.variants[images]
+                else ""
+                for variant in VARIANTS[images]
             ]
             lines.append(f"| {ancestry} | {len(complete)} | {' | '.join(means)} |")
     return "\n".join(lines)

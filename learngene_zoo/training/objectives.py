@@ -227,9 +227,9 @@ class Segmentation(Classification):
 def count_attributes(attributes: Sequence[Attribute], batch: Any) -> dict[str, torch.Tensor]:
     """Return the number of images of a batch that have each attribute, by the names of the losses.
 
-    Empty for a batch without attributes.
+    Empty for a batch without attributes, and for an objective that uses none.
     """
-    if batch.attributes is None:
+    if batch.attributes is None or not attributes:
         return {}
     names = [f"attributes/{attribute.name}" for attribute in attributes]
     return dict(zip(names, (~batch.attributes.isnan()).sum(dim=0), strict=True))

@@ -24,7 +24,10 @@ OLD = ROOT / "tests" / "data" / "format1"
 SPEC = ViTSpec(layers=2, width=16, heads=2, classes=2, image_size=16, patch_size=8)
 RUN = Run(threads=1, offline=True)
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
-BRIEF = ("--epochs", "1", "--images", "4", "--batch-size", "2", "--threads", "1")
+BRIEF = (
+    *("--epochs", "1", "--images", "4", "--batch-size", "2", "--threads", "1"),
+    *("--lr", "3e-3", "--warmup", "1"),
+)
 RECIPE = replace(lifecycle.FINETUNE, epochs=1, images=4, batch_size=2)
 TRAINING = {"label": "toy", "steps": 4, "seed": 0, "ema": None}
 
