@@ -28,9 +28,8 @@ if TYPE_CHECKING:
 # Forward passes that an image costs in a step of training, with the step of the optimiser: 3.4 for
 # descendants of the bundled model in batches of 64.
 TRAINING_COST = 3.4
-# Time of a multiply-add of `Work.solved`, in units of that of a forward pass: 0.7 to 1.8 for the
-# extractions and expansions of closed_form and pruning, of the bundled model and of DINOv2-S
-# (docs/shrink.md).
+# Time of a multiply-add of `Work.solved`, in units of that of a forward pass. docs/shrink.md
+# compares estimates with whole calls.
 SOLVING_COST = 1.25
 HEAD_PASSES = 2  # of the images that the ridge regression of a new head is fitted to
 MEASURED_TEXTS = 512  # whose tokens are counted
