@@ -2,15 +2,17 @@
 
 Varied: the number of training images, the learning rate as a multiple of the rate of a training
 with 500 images, and the epochs of warm-up of 20 (`VARIANTS`), on models built from a real DINOv2-S
-at 56 pixels, from the bundled ancestry model, and with texts from a MiniLM.
+at 56 pixels, from the bundled ancestry model, and with texts from a MiniLM. Two more grids of
+DINOv2-S, at 112 pixels, were measured after the defaults had been chosen: `unused` is on a task
+that the choice did not see, `shallow` has models of three blocks (`SHALLOW_VARIANTS`).
 
 Measured: the accuracy before training, with the head of a ridge regression, and after the last
-epoch, on at most 400 other images of the task's training split; all other settings are those of
-`lgzoo finetune`. No validation or test image is read.
+epoch, on at most 400 other images of the task's training split (176 of stamps); all other settings
+are those of `lgzoo finetune`. No validation or test image is read.
 
 Command: resumable. DINOV2 is a folder that `python benchmarks/real_ancestries.py dinov2-small
 DINOV2` writes, MINILM one of all-MiniLM-L6-v2; the tasks must be installed (`lgzoo show clipart`
-prints how).
+prints how). On a GPU: BENCHMARK_DEVICE=cuda.
 
     python benchmarks/few_images.py --ancestry DINOV2 --texts MINILM [--workers 2]
             [--only WORD ...]
@@ -54,9 +56,16 @@ VARIANTS = {
     128: ((1.0, 1.0), (0.4, 2.5)),
     250: ((1.0, 1.0), (0.8, 1.25)),
 }
+# Of the grid of shallow models; the last pair of each is the default.
+SHALLOW_VARIANTS = {
+    64: ((1.0, 1.0), (0.1, 5.0), (0.05, 5.0), (0.2, 5.0)),
+    250: ((1.0, 1.0), (0.4, 1.25), (0.2, 1.25), (0.8, 1.25)),
+    500: ((0.5, 1.0), (0.25, 1.0), (1.0, 1.0)),
+}
 FIRST_HELD_OUT, HELD_OUT, HELD_OUT_TEXTS = 500, 400, 200
-PIXELS = 56
+PIXELS, LARGE_PIXELS = 56, 112
 REAL_MODELS = (("first_k", 6, 384), ("closed_form", 6, 256), ("weight_selection", 6, 256))
+SHALLOW_MODELS = (("first_k", 3, 384), ("closed_form", 3, 256))
 REAL_TASKS = ("clipart", "emoji", "fashion_mnist")
 BUNDLED_MODELS = (
     ("first_k", 12, 96),  # the ancestry model itself
@@ -76,19 +85,25 @@ class Grid(NamedTuple):
     models: tuple[tuple[str, int, int], ...]  # method, layers and width
     tasks: tuple[str, ...]
     variants: Mapping[int, tuple[tuple[float, float], ...]] = VARIANTS
+    pixels: int | None = None  # None: those of the ancestry model
+    first_held_out: int = FIRST_HELD_OUT  # in the random order of the training images
 
 
 GRIDS = {
     "bundled": Grid(BUNDLED_MODELS, BUNDLED_TASKS),
-    "dinov2": Grid(REAL_MODELS, REAL_TASKS),
+    "dinov2": Grid(REAL_MODELS, REAL_TASKS, pixels=PIXELS),
     "minilm": Grid(TEXT_MODELS, TEXT_TASKS, TEXT_VARIANTS),
+    "unused": Grid(REAL_MODELS, ("stamps",), pixels=LARGE_PIXELS, first_held_out=250),
+    "shallow": Grid(SHALLOW_MODELS, REAL_TASKS, SHALLOW_VARIANTS, pixels=LARGE_PIXELS),
 }
+# Of every grid: the ancestry model as `build_model` names it.
+ANCESTRIES = {name: name if name in ("bundled", "minilm") else "dinov2" for name in GRIDS}
 
 
 class Cell(NamedTuple):
     """A training."""
 
-    ancestry: str  # of `GRIDS`
+    ancestry: str  # the name of its grid
     method: str
     layers: int
     width: int
@@ -119,14 +134,16 @@ def main() -> None:
     args = parser.parse_args()
     if not args.table:
         sources = {"bundled": None, "dinov2": args.ancestry, "minilm": args.texts}
-        for ancestry, source in sources.items():
+        for grid, ancestry in ANCESTRIES.items():
+            source = sources[ancestry]
             if source or ancestry == "bundled":
-                missing = find_missing(ROWS, list_cells(ancestry), args.only)
+                missing = find_missing(ROWS, list_cells(grid), args.only)
                 measure_cells(ROWS, missing, measure_cell, args.workers, source)
     rows = read_rows(ROWS)
     for name, table in (
         ("few-images", make_table(rows)),
         ("few-images-variants", make_variant_table(rows)),
+        ("few-images-shallow", make_shallow_table(rows)),
     ):
         replace_between(DOCS / "results" / "finetuning.md", name, table)
         print(f"{table}\n")
@@ -150,7 +167,8 @@ def measure_cell(cell: Cell, ancestry: str | None) -> dict[str, Any]:
     run = Run(seed=0, threads=1, device=machine.DEVICE)
     opened = open_task(cell.task)
     count = HELD_OUT_TEXTS if opened.is_text else HELD_OUT
-    held_out = slice(FIRST_HELD_OUT, FIRST_HELD_OUT + count)
+    first = GRIDS[cell.ancestry].first_held_out
+    held_out = slice(first, first + count)
     task = hold_out_images(opened, slice(cell.images), held_out)
     built = build_model(cell.ancestry, cell.method, cell.layers, cell.width, cell.task, ancestry)
     model = built.for_task(
@@ -191,8 +209,8 @@ def build_model(
         learngene = lifecycle.extract(method, ancestries=[str(folder)], run=run)
         target = Target(layers=layers, width=width, task=task)
         return lifecycle.expand(learngene, target=target, run=run)
-    finetune_rates.PIXELS = PIXELS
-    start = finetune_rates.Start(ancestry, method, layers, width, task)
+    finetune_rates.PIXELS = GRIDS[ancestry].pixels or finetune_rates.PIXELS
+    start = finetune_rates.Start(ANCESTRIES[ancestry], method, layers, width, task)
     return finetune_rates.build_start(start, folder)
 
 
@@ -220,39 +238,71 @@ def make_table(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def list_starts() -> Iterator[tuple[str, int, tuple[str, int, int], Sequence[tuple[float, float]]]]:
-    """Yield the ancestry model, the number of images, the model and the variants of each row."""
-    for images in VARIANTS:
-        for ancestry, grid in GRIDS.items():
+    """Yield the grid, the number of images, the model and the variants of each row."""
+    for images in sorted({images for grid in GRIDS.values() for images in grid.variants}):
+        for name, grid in GRIDS.items():
             for model in grid.models if images in grid.variants else ():
-                yield ancestry, images, model, grid.variants[images]
+                yield name, images, model, grid.variants[images]
 
 
 def make_variant_table(rows: Sequence[dict[str, Any]]) -> str:
     """Return the mean gains over the ridge head with the fewest images in Markdown, in points: the
-    models of an ancestry model a row. Only starts of which all variants are measured count.
+    models of a grid a row. Only starts of which all variants are measured count.
     """
     images = min(VARIANTS)
-    heads = [f"{factor:g} x rate, warm-up {warmup:g}" for factor, warmup in VARIANTS[images]]
+    every = [variant for grid in GRIDS.values() for variant in grid.variants[images]]
+    columns = sorted(set(every), key=lambda variant: (variant[1], -variant[0]))
+    heads = [f"{factor:g} x rate, warm-up {warmup:g}" for factor, warmup in columns]
     lines = [
         f"| models of | trainings each | {' | '.join(heads)} |",
         "|---|---:|" + "---:|" * len(heads),
     ]
-    for ancestry, grid in GRIDS.items():
-        starts: dict[tuple[Any, ...], dict[tuple[float, float], float]] = {}
-        for row in rows:
-            if (row["ancestry"], row["images"]) == (ancestry, images):
-                start = (*get_start(row), row["task"])
-                starts.setdefault(start, {})[get_variant(row)] = row["after"] - row["before"]
-        complete = [gains for gains in starts.values() if set(grid.variants[images]) <= set(gains)]
-        if complete:
-            means = [
-                f"{round(100 * mean(gains[variant] for gains in complete), 1) + 0.0:+.1f}"
-                if variant in grid.variants[images]
-                else ""
-                for variant in VARIANTS[images]
-            ]
-            lines.append(f"| {ancestry} | {len(complete)} | {' | '.join(means)} |")
+    for name in GRIDS:
+        gains = list_gains(rows, name, images)
+        if gains:
+            cells = [describe_gain([one.get(column) for one in gains]) for column in columns]
+            lines.append(f"| {name} | {len(gains)} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def make_shallow_table(rows: Sequence[dict[str, Any]]) -> str:
+    """Return the mean gains of the shallow models over the ridge head in Markdown, in points: a
+    number of images a row, a multiple of the rate a column, with the warm-up of the defaults.
+    """
+    factors = sorted({factor for own in SHALLOW_VARIANTS.values() for factor, _ in own})
+    heads = [f"{factor:g} x rate" for factor in factors]
+    lines = [
+        f"| images | default | trainings each | {' | '.join(heads)} |",
+        "|---:|---:|---:|" + "---:|" * len(heads),
+    ]
+    for images, variants in SHALLOW_VARIANTS.items():
+        gains = list_gains(rows, "shallow", images)
+        default, warmup = variants[-1]
+        if gains:
+            cells = [
+                describe_gain([one.get((factor, warmup)) for one in gains]) for factor in factors
+            ]
+            lines.append(f"| {images} | {default:g} | {len(gains)} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def list_gains(
+    rows: Sequence[dict[str, Any]], grid: str, images: int
+) -> list[dict[tuple[float, float], float]]:
+    """Return the gains of each start of a grid by variant; only starts with all variants count."""
+    starts: dict[tuple[Any, ...], dict[tuple[float, float], float]] = {}
+    for row in rows:
+        if (row["ancestry"], row["images"]) == (grid, images):
+            start = (*get_start(row), row["task"])
+            starts.setdefault(start, {})[get_variant(row)] = row["after"] - row["before"]
+    variants = set(GRIDS[grid].variants.get(images, ()))
+    return [gains for gains in starts.values() if variants and variants <= set(gains)]
+
+
+def describe_gain(gains: Sequence[float | None]) -> str:
+    """Return the mean gain in points; "" for a variant that was not measured."""
+    known = [gain for gain in gains if gain is not None]
+    return f"{round(100 * mean(known), 1) + 0.0:+.1f}" if known else ""
 
 
 def get_start(row: dict[str, Any]) -> tuple[Any, ...]:

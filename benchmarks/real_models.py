@@ -10,7 +10,8 @@ two rates on validation images (the defaults of inherited and of random weights)
 Measured: with `probe` a ridge regression and the nearest neighbours before any training
 (training/probes.py); with `finetune` the test accuracy after `lgzoo finetune` with its defaults, of
 the epoch that validates best, in bfloat16 (rows without a `precision`: in float32). Everything is
-at 112 pixels, with at most 500 training images and 600 test images of a task.
+at 112 pixels, with at most 500 training images and 600 test images of a task; with `--large` some
+models at 224 pixels with at most 2,000 training images, on two tasks, one seed.
 
 Command: resumable. DINOV2 is a folder that `python benchmarks/real_ancestries.py dinov2-small
 DINOV2` writes; the tasks are those of the suite `pictures` and fashion_mnist, which must be
@@ -18,7 +19,11 @@ installed (`lgzoo show stamps` prints how).
 
     python benchmarks/real_models.py --ancestry DINOV2 probe [--workers 2] [--only WORD ...]
     python benchmarks/real_models.py --ancestry DINOV2 finetune [--workers 2] [--only WORD ...]
+    python benchmarks/real_models.py --ancestry DINOV2 probe --large
+    python benchmarks/real_models.py --ancestry DINOV2 finetune --large
     python benchmarks/real_models.py table    write the page from the results
+
+On a GPU: BENCHMARK_DEVICE=cuda.
 
 Results: benchmarks/results/real_models.jsonl; the last digits of a row depend on the machine.
 Page: docs/real.md.
@@ -57,6 +62,7 @@ from rows import append_row, read_rows
 ROWS = machine.RESULTS / "real_models.jsonl"
 SHARED = machine.RESULTS.parent.parent / "build" / "real_models"  # teachers of the tasks
 PIXELS, IMAGES, TEST_IMAGES, SEEDS = 112, 500, 600, 3
+LARGE_PIXELS, LARGE_IMAGES, LARGE_TASKS = 224, 2_000, ("clipart", "fashion_mnist")
 TASKS = ("stamps", "clipart", "emoji-transfer", "fashion_mnist")
 SIZES = ((12, 256), (6, 384), (6, 256), (6, 192))
 # pruning and elastic are left out: they keep width and depth, and build none of these sizes.
@@ -113,6 +119,20 @@ FRONT = (
     ("distillation", 6, 256, "distilled for 4 epochs, 6 x 256"),
     ("scratch", 6, 256, "random weights, 6 x 256"),
 )
+# Method, size and control of the models at `LARGE_PIXELS`.
+LARGE: tuple[tuple[str, int, int, str], ...] = (
+    ("ancestry", 12, 384, ""),
+    ("closed_form", 12, 256, ""),
+    ("weight_selection", 12, 256, ""),
+    ("closed_form", 6, 384, ""),
+    ("first_k", 6, 384, ""),
+    ("closed_form", 6, 256, ""),
+    ("weight_selection", 6, 256, ""),
+    ("closed_form", 6, 256, "shuffled"),
+    ("closed_form", 6, 256, "stem_fan_in"),
+    ("scratch", 6, 256, "timm"),
+    ("scratch", 6, 256, "fan_in"),
+)
 Stage = Literal["probe", "finetune"]
 
 
@@ -127,6 +147,8 @@ class Cell:
     task: str
     seed: int = 0
     control: str = ""  # of closed_form's descendant, or an initialisation of random weights
+    pixels: int = PIXELS
+    images: int = IMAGES  # training images, at most
 
     @property
     def name(self) -> str:
@@ -148,38 +170,49 @@ def main() -> None:
     parser.add_argument("--ancestry", help="the folder of DINOv2-S")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument(
+        "--large", action="store_true", help=f"{LARGE_PIXELS} pixels, {LARGE_IMAGES:,} images"
+    )
+    parser.add_argument(
         "--only", nargs="*", default=[], help="cells whose name contains all of these words"
     )
     given = parser.parse_args()
     if given.stage != "table":
         if not given.ancestry:
             parser.error("name the folder of DINOv2-S: --ancestry DINOV2")
-        measure(list_missing(given.stage, given.only), given.ancestry, given.workers)
-    tables = {stage: make_table(stage, read_rows(ROWS)) for stage in ("probe", "finetune")}
-    for stage, table in tables.items():
-        replace_between(DOCS / "real.md", f"real-models-{stage}", table)
+        measure(list_missing(given.stage, given.only, given.large), given.ancestry, given.workers)
+    rows = read_rows(ROWS)
+    tables = {
+        "real-models-probe": make_table("probe", rows),
+        "real-models-finetune": make_table("finetune", rows),
+        "real-models-large": make_large_table(rows),
+    }
+    for name, table in tables.items():
+        replace_between(DOCS / "real.md", name, table)
         print(f"{table}\n")
-    front = make_front_table(read_rows(ROWS))
+    front = make_front_table(rows)
     replace_between(DOCS.parent / "README.md", "real-models", front)
     print(f"{front}\n")
 
 
-def list_missing(stage: Stage, words: Sequence[str]) -> list[Cell]:
+def list_missing(stage: Stage, words: Sequence[str], large: bool = False) -> list[Cell]:
     """Return the cells that have no row yet, in the order in which they are measured."""
-    done = {
-        (row["stage"], row["arm"], row["layers"], row["width"], row["task"], row["seed"])
-        for row in read_rows(ROWS)
-    }
+    done = {key_of(row) for row in read_rows(ROWS)}
     return [
         cell
-        for cell in list_cells(stage)
+        for cell in (list_large_cells(stage) if large else list_cells(stage))
         if all(word in f" {cell.name} " for word in words)
-        and (cell.stage, cell.arm, cell.layers, cell.width, cell.task, cell.seed) not in done
+        and key_of({"arm": cell.arm, **asdict(cell)}) not in done
     ]
 
 
+def key_of(row: dict[str, Any]) -> tuple[Any, ...]:
+    """Return what identifies a row; the first rows do not say their pixels."""
+    names = ("stage", "arm", "layers", "width", "task", "seed")
+    return *(row[name] for name in names), row.get("pixels", PIXELS)
+
+
 def list_cells(stage: Stage) -> Iterator[Cell]:
-    """Yield every cell of a stage, the first seed first."""
+    """Yield every cell of a stage at `PIXELS`, the first seed first."""
     seeds = range(SEEDS) if stage == "finetune" else range(1)
     methods = TUNED if stage == "finetune" else (*FREE, *TRAINED)
     for seed in seeds:
@@ -195,13 +228,20 @@ def list_cells(stage: Stage) -> Iterator[Cell]:
                     yield Cell(stage, "scratch", layers, width, task, seed, scheme)
 
 
+def list_large_cells(stage: Stage) -> Iterator[Cell]:
+    """Yield every cell of a stage at `LARGE_PIXELS`."""
+    for task in LARGE_TASKS:
+        for method, layers, width, control in LARGE:
+            yield Cell(stage, method, layers, width, task, 0, control, LARGE_PIXELS, LARGE_IMAGES)
+
+
 def measure(cells: Sequence[Cell], ancestry: str, workers: int) -> None:
     """Measure cells, the sizes of one method in one process after the other, and keep each row as
     it is there.
     """
-    groups: dict[tuple[str, str, int], list[Cell]] = {}
+    groups: dict[tuple[str, str, int, int], list[Cell]] = {}
     for cell in cells:
-        groups.setdefault((cell.method, cell.task, cell.seed), []).append(cell)
+        groups.setdefault((cell.method, cell.task, cell.seed, cell.pixels), []).append(cell)
     with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
         waiting = {
             pool.submit(measure_cells, group, ancestry): name for name, group in groups.items()
@@ -244,7 +284,7 @@ def probe_cell(cell: Cell, ancestry: str) -> dict[str, Any]:
     task = open_task(cell.task)
     shown = model.with_fit(lifecycle.choose_fit(model, task)).input_format
     train = compute_features(
-        model.model(), task, "train", shown, run, images=min(IMAGES, task.sizes["train"])
+        model.model(), task, "train", shown, run, images=min(cell.images, task.sizes["train"])
     )
     test = compute_features(
         model.model(), task, "test", shown, run, images=min(TEST_IMAGES, task.sizes["test"])
@@ -269,7 +309,7 @@ def finetune_cell(cell: Cell, ancestry: str) -> dict[str, Any]:
     chosen, and on test images.
     """
     model, task = build(cell, ancestry), ensure_validation(open_task(cell.task))
-    images = min(IMAGES, task.sizes["train"])
+    images = min(cell.images, task.sizes["train"])
     rates = [lifecycle.choose_rates(model)]
     if cell.control:
         rates = [
@@ -308,7 +348,7 @@ def build(cell: Cell, ancestry: str) -> Descendant:
     """Return the model before it is fine-tuned."""
     run = Run(seed=cell.seed, threads=1, device=machine.DEVICE, ancestry=ancestry)
     method = "first_k" if cell.method == "ancestry" else cell.method
-    learngene = extract_learngene(method, cell.task, ancestry, cell.seed)
+    learngene = extract_learngene(method, cell.task, ancestry, cell.seed, cell.pixels)
     scheme = {"init": cell.control, "heads": cell.width // 64} if cell.method == "scratch" else {}
     control = cell.control if cell.control in CONTROLS else None
     return lifecycle.expand(
@@ -323,7 +363,9 @@ def build(cell: Cell, ancestry: str) -> Descendant:
 
 
 @lru_cache(maxsize=1)
-def extract_learngene(method: str, task: str, ancestry: str, seed: int) -> Learngene:
+def extract_learngene(
+    method: str, task: str, ancestry: str, seed: int, pixels: int = PIXELS
+) -> Learngene:
     """Return a method's learngene; one that needs images has training images of the task."""
     loaded, settings = METHODS.load(method), {}
     run = Run(seed=seed, threads=1, device=machine.DEVICE, ancestry=ancestry)
@@ -336,7 +378,7 @@ def extract_learngene(method: str, task: str, ancestry: str, seed: int) -> Learn
         }
     tasks = (task,) if loaded.tasks != "none" else ()
     return lifecycle.extract(
-        method, ancestries=(ancestry,), tasks=tasks, image_size=PIXELS, run=run, **settings
+        method, ancestries=(ancestry,), tasks=tasks, image_size=pixels, run=run, **settings
     )
 
 
@@ -345,7 +387,7 @@ def make_table(stage: Stage, rows: Sequence[dict[str, Any]]) -> str:
 
     A row is an arm at one size, a column is a task.
     """
-    rows = [row for row in rows if row["stage"] == stage and "error" not in row]
+    rows = [row for row in select_rows(rows, PIXELS) if row["stage"] == stage]
     what = "ridge / nearest neighbours" if stage == "probe" else "test images"
     lines = [
         f"| size | weights ({what}) | {' | '.join(TASKS)} |",
@@ -363,13 +405,44 @@ def make_table(stage: Stage, rows: Sequence[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def select_rows(rows: Sequence[dict[str, Any]], pixels: int) -> list[dict[str, Any]]:
+    """Return the rows of models that were built, for images of this size."""
+    return [row for row in rows if "error" not in row and row.get("pixels", PIXELS) == pixels]
+
+
+def make_large_table(rows: Sequence[dict[str, Any]]) -> str:
+    """Return the accuracies at `LARGE_PIXELS` in Markdown, per cent: both probes, then fine-tuned.
+
+    A row is an arm at one size.
+    """
+    stages: tuple[tuple[Stage, str], ...] = (
+        ("probe", "ridge / nearest neighbours"),
+        ("finetune", "fine-tuned"),
+    )
+    heads = [f"{task}: {text}" for task in LARGE_TASKS for _, text in stages]
+    lines = [f"| size | weights | {' | '.join(heads)} |", "|---|---|" + "---:|" * len(heads)]
+    rows = select_rows(rows, LARGE_PIXELS)
+    for method, layers, width, control in LARGE:
+        arm = f"{method} {control}".strip()
+        key = (arm, layers, width)
+        own = [row for row in rows if (row["arm"], row["layers"], row["width"]) == key]
+        cells = [
+            describe(stage, [row for row in own if (row["stage"], row["task"]) == (stage, task)])
+            for task in LARGE_TASKS
+            for stage, _ in stages
+        ]
+        if own:
+            lines.append(f"| {layers} x {width} | {arm} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def make_front_table(rows: Sequence[dict[str, Any]]) -> str:
     """Return the table on the front page: the probes of some models on every task, and the accuracy
     after fine-tuning where it is measured.
 
     Of random weights, each number is that of the better initialisation.
     """
-    rows = [row for row in rows if "error" not in row and row["control"] not in CONTROLS]
+    rows = [row for row in select_rows(rows, PIXELS) if row["control"] not in CONTROLS]
     lines = [f"| model | parameters | {' | '.join(TASKS)} |", "|---|---:|" + "---:|" * len(TASKS)]
     for method, layers, width, text in FRONT:
         size = [

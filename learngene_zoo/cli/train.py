@@ -279,7 +279,8 @@ def _facts(metrics: Mapping[str, Any]) -> dict[str, Any]:
 RATE = (
     f"{lifecycle.FINETUNE.lr:g} up to width {lifecycle.FULL_RATE}; wider "
     f"{lifecycle.FINETUNE.lr * lifecycle.FULL_RATE:g}/width, or {lifecycle.INHERITED_LR:g} if "
-    f"pretrained; less on few images (under {lifecycle.WARMUP_STEPS} steps an epoch) if pretrained"
+    f"pretrained; on images times steps/{lifecycle.WARMUP_STEPS} with fewer steps an epoch than "
+    "that, if pretrained"
 )
 WARMUP = f"{lifecycle.FINETUNE.warmup:g}; at least {lifecycle.WARMUP_STEPS} steps if pretrained"
 DECAY = (

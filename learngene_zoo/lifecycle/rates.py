@@ -12,6 +12,7 @@ from learngene_zoo.method.rates import FULL_RATE as FULL_RATE
 from learngene_zoo.method.rates import INHERITED_DECAY as INHERITED_DECAY
 from learngene_zoo.method.rates import INHERITED_LR as INHERITED_LR
 from learngene_zoo.settings import Recipe
+from learngene_zoo.text import count_noun
 
 if TYPE_CHECKING:
     from learngene_zoo.artifacts.descendant import Descendant
@@ -140,9 +141,13 @@ def describe_rates(model: Descendant | TimmModel, recipe: Recipe, images: int) -
     if width > FULL_RATE:
         rates += f" and the layer decay {recipe.layer_decay:g}"
         reason = f"models with weights of a pretrained model of width {width}"
-    if recipe.lr < choose_rates(model)[0]:
-        reason += f" with few training images ({images})"
-    return f"{rates}, the default{'s' if width > FULL_RATE else ''} of {reason}"
+    line = f"{rates}, the default{'s' if width > FULL_RATE else ''} of {reason}"
+    usual = choose_rates(model)[0]
+    if recipe.lr < usual:
+        steps = math.ceil(min(images, recipe.images or images) / recipe.batch_size)
+        reason = f"as an epoch has only {count_noun(steps, 'step')}"
+        line += f"; the rate is {recipe.lr / usual:.2g} times the usual {usual:g}, {reason}"
+    return line
 
 
 def rate_for(width: int) -> float:

@@ -26,7 +26,13 @@ from learngene_zoo.runs.progress import print_note
 from learngene_zoo.runs.run import Run, join, rank, world
 from learngene_zoo.seeds import derive_seed, draw_balanced
 from learngene_zoo.tasks.images import decode_samples, describe_deep_grey
-from learngene_zoo.tasks.splits import DecodedSplit, PartOfSplit, keep_fitted, name_sample
+from learngene_zoo.tasks.splits import (
+    DecodedSplit,
+    PartOfSplit,
+    PixelSplit,
+    keep_fitted,
+    name_sample,
+)
 from learngene_zoo.tasks.streams.order import EpochOrder, count_used, iterate_shown
 from learngene_zoo.tasks.task import Sample, Split, Stream, Task, check_inputs
 from learngene_zoo.tasks.texts.encoding import Encoder
@@ -372,7 +378,7 @@ class Loader:
         is_alike = augment in ("none", "light") and not (workers or task.dense or task.attributes)
         fitted = (
             keep_fitted(source, input_format, self.images)
-            if is_alike and isinstance(source, DecodedSplit | PartOfSplit)
+            if is_alike and isinstance(source, DecodedSplit | PixelSplit | PartOfSplit)
             else None
         )
         if fitted is None:

@@ -56,9 +56,21 @@ class PixelSplit:
 
     def __init__(self, images: torch.Tensor, labels: np.ndarray, border: int = 0) -> None:
         self.images, self.labels, self.border = images, labels, border
+        # Resized images, by the format that they are resized to, and by their index (`keep_fitted`)
+        self.fitted: dict[Any, dict[int, torch.Tensor]] = {}
 
     def __len__(self) -> int:
         return len(self.images)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state without cached images: another process resizes its own."""
+        return {**self.__dict__, "fitted": {}}
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The height and width of the images."""
+        height, width = self.images.shape[-2:]
+        return height + 2 * self.border, width + 2 * self.border
 
     def __getitems__(self, indices: Sequence[int]) -> torch.Tensor:
         """Return the images at these indices, uint8 (N, 3, H, W)."""
@@ -499,7 +511,7 @@ def complete_splits(
 class FittedSplit:
     """A split whose images, uint8 (C, size, size), are decoded and resized at the first read."""
 
-    split: DecodedSplit
+    split: DecodedSplit | PixelSplit
     input_format: InputFormat
     images: dict[int, torch.Tensor]
 
@@ -541,16 +553,24 @@ def keep_fitted(
         num_images: number of the split's images that will be read.
 
     Returns:
-        The split and a format that does not resize again; None if the split decodes no images, or
-        if those read would take more than `MAX_FITTED_BYTES`.
+        The split and a format that does not resize again; None if the split neither decodes nor
+        resizes its images, or if those read would take more than `MAX_FITTED_BYTES`.
     """
+    from learngene_zoo.tasks.transforms import compute_resized_shape
+
     if isinstance(split, PartOfSplit):
         fitted = keep_fitted(split.split, input_format, num_images)
         return fitted and (PartOfSplit(fitted[0], split.members), fitted[1])
-    num_bytes = num_images * input_format.channels * input_format.image_size**2
-    if not isinstance(split, DecodedSplit) or num_bytes > MAX_FITTED_BYTES:
+    size, view = input_format.image_size, input_format.view
+    if not isinstance(split, DecodedSplit | PixelSplit):
         return None
-    key = (input_format.image_size, input_format.view, input_format.fill)
+    if isinstance(split, PixelSplit) and split.shape == compute_resized_shape(
+        split.shape, size, view
+    ):
+        return None
+    if num_images * input_format.channels * size**2 > MAX_FITTED_BYTES:
+        return None
+    key = (size, view, input_format.fill)
     if key not in split.fitted:
         split.fitted.clear()
     images = split.fitted.setdefault(key, {})

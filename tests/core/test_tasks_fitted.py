@@ -13,10 +13,10 @@ import torch
 from PIL import Image
 
 from learngene_zoo.families.spec import InputFormat, View
-from learngene_zoo.tasks import splits
+from learngene_zoo.tasks import splits, transforms
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.tasks.loader import Loader
-from learngene_zoo.tasks.splits import ensure_validation
+from learngene_zoo.tasks.splits import PixelSplit, ensure_validation
 from learngene_zoo.tasks.task import Task
 
 FORMAT = InputFormat(
@@ -100,6 +100,41 @@ def test_nothing_is_kept_where_every_epoch_fits_anew_or_workers_read(
 ) -> None:
     read_epochs(task, **settings)
     assert task.split("train").fitted == {}
+
+
+@pytest.mark.parametrize("border", [0, 2])
+def test_images_in_memory_are_resized_once(
+    monkeypatch: pytest.MonkeyPatch, task: Task, border: int
+) -> None:
+    pixels = torch.from_numpy(
+        np.random.default_rng(1).integers(0, 256, (24, 1, 18, 18), dtype=np.uint8)
+    )
+    split = PixelSplit(pixels, task.split("train").labels, border)
+    in_memory = replace(task, open_split=lambda _: split, stamp=None)
+    count = 0
+    resize = transforms.resize_image
+
+    def watch(*given: Any) -> torch.Tensor:
+        nonlocal count
+        count += 1
+        return resize(*given)
+
+    monkeypatch.setattr(transforms, "resize_image", watch)
+    kept = read_epochs(in_memory, augment="light")
+    assert count == task.sizes["train"]
+    assert pickle.loads(pickle.dumps(split)).fitted == {}
+    monkeypatch.setattr(splits, "MAX_FITTED_BYTES", 0)
+    plain = read_epochs(in_memory, augment="light")
+    assert count == 3 * task.sizes["train"]
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(kept, plain, strict=True))
+
+
+def test_images_in_memory_of_the_right_size_are_not_kept(task: Task) -> None:
+    pixels = torch.zeros(24, 3, 12, 12, dtype=torch.uint8)
+    split = PixelSplit(pixels, task.split("train").labels, border=2)
+    whole = replace(FORMAT, view=View())
+    read_epochs(replace(task, open_split=lambda _: split, stamp=None), whole)
+    assert split.fitted == {}
 
 
 def test_the_limit_counts_the_images_that_are_read(

@@ -347,8 +347,8 @@ def test_the_gentle_rates_are_used_and_said_unless_others_are_named(
     )
     assert take(epochs=1, batch_size=images // 2) == (4e-5, 0.75)
     assert (
-        "of a pretrained model of width 384 with few training images"
-        f" ({images})\n" in capsys.readouterr().err
+        "of a pretrained model of width 384; the rate is 0.4 times the usual 0.0001, as an epoch"
+        " has only 2 steps\n" in capsys.readouterr().err
     )
     assert take(epochs=1, lr=1e-3) == (1e-3, 0.75)
     assert take(epochs=1, layer_decay=1.0, batch_size=images // 5) == (1e-4, 1.0)
