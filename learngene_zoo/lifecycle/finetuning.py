@@ -177,6 +177,7 @@ def finetune(
 
     def make(run: Run) -> Descendant | TimmModel:
         say_notes([data], run)
+        say(run, _describe_splits(data))
         if data.is_text:
             _note_truncation(start, data)
         fresh, is_fitted = _build_start(start, data, recipe, tuning, run)
@@ -258,6 +259,18 @@ def _build_start(
     start, record = initialise_head(start, ensure_validation(task), recipe, run)
     say(run, describe_head(record))
     return replace(start, provenance={**start.provenance, "head": record}), True
+
+
+def _describe_splits(task: Task) -> str:
+    """Describe the number of samples of every split."""
+    from learngene_zoo.tasks.splits import ensure_validation
+
+    sizes = ensure_validation(task).sizes
+    train, validation, test = (sizes[split] for split in ("train", "validation", "test"))
+    return (
+        f"{task.name} has {train:,} training, {validation:,} validation and {test:,} test "
+        f"{task.sample_noun}s"
+    )
 
 
 def _note_truncation(model: Descendant | TimmModel, task: Task) -> None:

@@ -157,7 +157,10 @@ def _ungroup_blocks(names: Mapping[str, str], where: str) -> dict[str, str]:
 
 
 def describe_tensors(names: Sequence[str]) -> str:
-    """Return one line that names tensors by the modules that they belong to."""
+    """Return one line that names tensors by the modules that they belong to, and says if all are
+    parts of a pretraining, which the model does not need.
+    """
     parts = list(dict.fromkeys(name.partition(".")[0] for name in names))
     part_list = ", ".join(parts[:6]) + (f" and {len(parts) - 6} more" if len(parts) > 6 else "")
-    return f"{part_list} ({len(names)} tensor{'s' if len(names) > 1 else ''})"
+    use = ", used only in pretraining" if all(map(_PRETRAINING.match, names)) else ""
+    return f"{part_list} ({len(names)} tensor{'s' if len(names) > 1 else ''}{use})"

@@ -86,7 +86,9 @@ def test_of_a_deit_with_a_teacher_the_class_head_is_read_and_the_other_named() -
 
 
 def test_what_is_left_out_is_named() -> None:
-    assert open_ancestry(str(DATA / "dinov2")).record.left_out == ("mask_token (1 tensor)",)
+    assert open_ancestry(str(DATA / "dinov2")).record.left_out == (
+        "mask_token (1 tensor, used only in pretraining)",
+    )
     assert open_ancestry(str(DATA / "dinov2_swiglu")).record.left_out == (
         "mask_token, classifier (3 tensors)",
     )

@@ -154,7 +154,7 @@ def compare(
 def test_a_mask_token_is_named_as_left_out(tmp_path: Path) -> None:
     tf.Dinov2Model(tf.Dinov2Config(**SIZES, mlp_ratio=2)).save_pretrained(tmp_path / "source")
     result = lg.convert(tmp_path / "source", tmp_path / "out", format="transformers")
-    assert result.left_out == ("mask_token (1 tensor)",)
+    assert result.left_out == ("mask_token (1 tensor, used only in pretraining)",)
     assert read_json(tmp_path / "out" / "config.json")["use_mask_token"] is False
     assert "embeddings.mask_token" not in load_file(tmp_path / "out" / "model.safetensors")
 

@@ -128,13 +128,17 @@ def test_parts_of_a_pretraining_are_left_out_by_name(tmp_path: Path) -> None:
         str(write_folder(tmp_path / "mae", {**make_state(classes=0), **more}, classes=0))
     )
     assert ancestry.record.left_out == (
-        "decoder_blocks, decoder_pos_embed, decoder_pred, mask_token (4 tensors)",
+        "decoder_blocks, decoder_pos_embed, decoder_pred, mask_token (4 tensors, "
+        "used only in pretraining)",
     )
     state = with_prefix(make_state(classes=0), "module.base_encoder.")
     state |= {f"module.base_encoder.head.{i}.weight": torch.ones(4, 16) for i in (0, 3)}
     state |= {"module.predictor.0.weight": torch.ones(4, 4)}
     ancestry = open_ancestry(str(write_folder(tmp_path / "moco", state, classes=0)))
-    assert ancestry.record.left_out == ("predictor (1 tensor)", "head (2 tensors)")
+    assert ancestry.record.left_out == (
+        "predictor (1 tensor, used only in pretraining)",
+        "head (2 tensors, used only in pretraining)",
+    )
 
 
 def test_an_unknown_tensor_is_refused_as_before(tmp_path: Path) -> None:
@@ -159,7 +163,7 @@ def test_dinov2s_own_names_open_with_and_without_registers_and_in_groups(tmp_pat
             str(write_folder(tmp_path / name, state, classes=0, init_values=1.0))
         )
         assert torch.equal(answers(ancestry), answers(want))
-        assert ancestry.record.left_out == ("mask_token (1 tensor)",)
+        assert ancestry.record.left_out == ("mask_token (1 tensor, used only in pretraining)",)
 
     sizes = {"reg_tokens": 3, "no_embed_class": True, "init_values": 1.0}
     theirs = {**own, "register_tokens": torch.randn(1, 3, 16)}
