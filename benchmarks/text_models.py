@@ -303,10 +303,10 @@ def measure_arm(cell: Cell, ancestry: str) -> None:
     start = time.monotonic()
     run = Run(seed=cell.seed, threads=1, device=machine.DEVICE, ancestry=ancestry)
     model = build_model(cell, ancestry, run)
-    rates = [lifecycle.choose_rates(model)]
+    rates = [(lifecycle.choose_rates(model)[0], 1.0)]
     if cell.control or cell.method == "scratch":
         random = (lifecycle.rate_for(model.width), 1.0)
-        rates = [(lifecycle.INHERITED_LR, lifecycle.INHERITED_DECAY), random]
+        rates = [(lifecycle.INHERITED_LR, 1.0), random]
     best: Any = {}
     for lr, layer_decay in rates:
         recipe = {"lr": lr, "layer_decay": layer_decay, "epochs": EPOCHS}
