@@ -345,6 +345,8 @@ def read_fields(
 ) -> dict[str, Any]:
     """Return fields of a spec from a config.json.
 
+    Of several words that end a generated text, the first one is read.
+
     Args:
         config: the content of the file.
         keys: the key of each field, with the value of an absent key.
@@ -355,6 +357,8 @@ def read_fields(
     """
     values = {name: config.get(key, usual) for name, (key, usual) in keys.items()}
     for name, (key, usual) in keys.items():
+        if key == "eos_token_id" and isinstance(values[name], list) and values[name]:
+            values[name] = values[name][0]
         value, kind = values[name], int if key.endswith("token_id") else type(usual)
         is_absent = value is None and key.endswith("token_id")
         is_right = type(value) is kind or (kind is float and type(value) is int)

@@ -77,7 +77,14 @@ def _read_crop(config: Mapping[str, Json], where: str) -> dict[str, Json]:
         is_square = not kind.startswith(_SHORTEST_EDGE)
     crop = None
     if config.get("do_center_crop") and config.get("crop_size") is not None:
-        crop = min(1.0, _sides(config["crop_size"], where, "crop_size") / sides)
+        crop = _sides(config["crop_size"], where, "crop_size") / sides
+        if crop > 1:
+            print_note(
+                f"{where}: crop_size is larger than size, so transformers pads images with black; "
+                "here they are resized to crop_size",
+                "crop_size",
+            )
+            crop = 1.0
     if is_square:
         return {"crop_mode": "squash", "crop_pct": crop or 1.0}
     return {"crop_mode": "center", "crop_pct": crop or 1.0}

@@ -105,7 +105,9 @@ def test_a_model_of_timms_that_transformers_saved_opens_everywhere() -> None:
     torch.testing.assert_close(outputs, load_file(folder / "answers.safetensors")["answers"])
 
 
-def test_how_pictures_are_taken_is_read_or_refused(tmp_path: Path) -> None:
+def test_how_pictures_are_taken_is_read_or_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     shutil.copytree(DATA / "vit", tmp_path / "vit")
 
     def view(**text: object) -> tuple[object, ...]:
@@ -120,6 +122,10 @@ def test_how_pictures_are_taken_is_read_or_refused(tmp_path: Path) -> None:
         0.875,
         "bicubic",
     )
+    assert "crop_size" not in capsys.readouterr().err
+    small = {"shortest_edge": 24}
+    assert view(size=small, crop_size=square, do_center_crop=True)[:2] == ("center", 1.0)
+    assert "crop_size is larger than size, so transformers pads" in capsys.readouterr().err
     # A number is the shortest edge for some processors, and the side of a square for others.
     for kind, mode in (("CLIPImageProcessor", "center"), ("ViTImageProcessor", "squash")):
         assert view(size=28, image_processor_type=kind)[0] == mode

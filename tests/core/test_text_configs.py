@@ -100,6 +100,17 @@ def test_the_general_names_of_sizes_are_read_and_come_first(tmp_path: Path) -> N
     torch.testing.assert_close(logits, expected)
 
 
+@pytest.mark.parametrize("family", SIZES)
+def test_of_several_words_that_end_texts_the_first_is_read(family: str, tmp_path: Path) -> None:
+    build(family, tmp_path, num_labels=3)
+    change(tmp_path, eos_token_id=[7, 1])
+    spec: Any = open_ancestry(str(tmp_path)).spec
+    assert spec.eos_token == 7
+    change(tmp_path, eos_token_id=[])
+    with pytest.raises(BadFile, match=r"eos_token_id is \[\]; expected int"):
+        open_ancestry(str(tmp_path))
+
+
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
