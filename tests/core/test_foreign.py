@@ -122,9 +122,11 @@ def test_how_pictures_are_taken_is_read_or_refused(
         0.875,
         "bicubic",
     )
-    assert "crop_size" not in capsys.readouterr().err
-    small = {"shortest_edge": 24}
-    assert view(size=small, crop_size=square, do_center_crop=True)[:2] == ("center", 1.0)
+    with print_activities(is_command=True):
+        view(size=edge, crop_size=square, do_center_crop=True)
+        assert "crop_size" not in capsys.readouterr().err
+        small = {"shortest_edge": 24}
+        assert view(size=small, crop_size=square, do_center_crop=True)[:2] == ("center", 1.0)
     assert "crop_size is larger than size, so transformers pads" in capsys.readouterr().err
     # A number is the shortest edge for some processors, and the side of a square for others.
     for kind, mode in (("CLIPImageProcessor", "center"), ("ViTImageProcessor", "squash")):
