@@ -1,10 +1,11 @@
-"""How good are the features of descendants of a real model of texts, MiniLM-L6?
+"""How good are descendants of a real model of texts, MiniLM-L6, and of the bundled GPT-2?
 
 Varied: the method and the size, half the depth (3 x 384), two thirds of the width (6 x 256) and
-both (3 x 256) of a model of 6 x 384. Methods that copy complete blocks build half the depth only.
-Beside them are the ancestry model itself, random weights (`scratch`), and the matrices of
-`weight_selection` with their entries shuffled. Features are the mean over the tokens, as in the
-ancestry model. `closed_form` and `weight_subcloning` see training texts of the task.
+both (3 x 256) of a model of 6 x 384; of the bundled one, `ancestry-words`, of 6 x 96 they are 3 x
+96, 6 x 64 and 3 x 64. Methods that copy complete blocks build half the depth only. Beside them are
+the ancestry model itself, random weights (`scratch`), and the matrices of `weight_selection` with
+their entries shuffled. Features are the mean over the tokens of MiniLM and its descendants, and the
+last token of a GPT-2. `closed_form` and `weight_subcloning` see training texts of the task.
 
 Measured:
 
@@ -13,10 +14,10 @@ Measured:
     blocks      the same for 4 of its blocks: the first, evenly spaced ones, and those of `lsamd`,
                 whose search has one epoch of 200 texts of each of three tasks
     finetune    `lgzoo finetune` with its defaults on 2,000 training texts, 6 epochs
-    arms        fine-tuned on 500 training texts, with the rate and layer decay that images have by
-                default, three seeds, for two methods of each size, random weights and the shuffled
-                control; the last two have the better of two rates on validation texts (the defaults
-                of inherited and of random weights)
+    arms        fine-tuned on 500 training texts for 6 epochs with the default rate, three seeds,
+                for some methods of each size, random weights and the shuffled control; the last two
+                have the better of two rates on validation texts (the defaults of pretrained and of
+                random weights)
     similarity  the correlation of the cosine similarities of 700 test texts of `debian_sections`
                 with those by MiniLM-L6: the first blocks, `closed_form` of 600 training texts, and
                 `heal` of that on 3,000 texts, 3 epochs
@@ -26,10 +27,10 @@ Measured:
 Command: resumable. MINILM is a folder of transformers with all-MiniLM-L6-v2; `debian_sections` and
 `wordnet` must be installed (`lgzoo show debian_sections` prints how).
 
-    python benchmarks/text_models.py --ancestry MINILM probe
+    python benchmarks/text_models.py --ancestry MINILM probe    or --ancestry ancestry-words
     python benchmarks/text_models.py --ancestry MINILM blocks
     python benchmarks/text_models.py --ancestry MINILM finetune
-    python benchmarks/text_models.py --ancestry MINILM arms
+    python benchmarks/text_models.py --ancestry MINILM arms     or --ancestry ancestry-words
     python benchmarks/text_models.py --ancestry MINILM similarity
     python benchmarks/text_models.py --ancestry MINILM penalty
     python benchmarks/text_models.py table    write the page from the results
@@ -105,6 +106,27 @@ ARMS: tuple[tuple[str, int, int, Control | None], ...] = (
         )
     ),
 )
+# The same of the bundled GPT-2, which `closed_form` also makes narrower.
+WORDS, WORDS_WIDTH = "ancestry-words", 96
+WORDS_ARMS: tuple[tuple[str, int, int, Control | None], ...] = (
+    ("first_k", LAYERS, WORDS_WIDTH, None),
+    ("first_k", 3, WORDS_WIDTH, None),
+    ("evenly_spaced", 3, WORDS_WIDTH, None),
+    *(
+        (method, layers, width, control)
+        for layers, width in ((3, WORDS_WIDTH), (6, 64), (3, 64))
+        for method, control in (
+            ("closed_form", None),
+            ("weight_selection", None),
+            ("weight_subcloning", None),
+            ("closed_form", "shuffled"),
+            ("closed_form", "stem"),
+            ("scratch", None),
+        )
+        # At the full width it is `first_k`.
+        if (method, width) != ("weight_selection", WORDS_WIDTH)
+    ),
+)
 ARM_TASKS = ("sentiment", "debian_sections", "wordnet", "acceptability")
 SEEDS = 3
 PENALTY_TASK, PENALTIES = "wordnet", (1e-3, 1e-2, 1e-1, 1.0, 10.0)
@@ -118,7 +140,13 @@ SIMILAR = (
 
 
 # What the first rows do not say.
-FIRST_ROWS = {"stage": "probe", "width": WIDTH, "control": None, "seed": 0}
+FIRST_ROWS = {
+    "stage": "probe",
+    "width": WIDTH,
+    "control": None,
+    "seed": 0,
+    "ancestry": "minilm",
+}
 
 
 @dataclass(frozen=True)
@@ -131,6 +159,7 @@ class Cell:
     width: int = WIDTH
     control: Control | None = None
     seed: int = 0
+    ancestry: str = "minilm"  # or `WORDS`
 
 
 def main() -> None:
@@ -141,12 +170,15 @@ def main() -> None:
     parser.add_argument(
         "stage", choices=["probe", "blocks", "finetune", "arms", "similarity", "penalty", "table"]
     )
-    parser.add_argument("--ancestry", help="the folder of MiniLM-L6")
+    parser.add_argument("--ancestry", help=f"the folder of MiniLM-L6, or {WORDS}")
     given = parser.parse_args()
     if given.stage != "table" and not given.ancestry:
         parser.error("name the folder of MiniLM-L6: --ancestry MINILM")
+    name = WORDS if given.ancestry == WORDS else "minilm"
+    if name == WORDS and given.stage not in ("probe", "arms"):
+        parser.error(f"{given.stage} is measured of MiniLM-L6 only")
     if given.stage == "probe":
-        for cell in list_missing():
+        for cell in list_missing(name):
             measure(cell, given.ancestry)
     if given.stage == "blocks":
         for task, method in product(BLOCK_TASKS, CHOICES):
@@ -157,7 +189,7 @@ def main() -> None:
             if not find_rows("finetune", task=task, method=method, layers=layers):
                 measure_finetuning(Cell(method, layers, task), given.ancestry)
     if given.stage == "arms":
-        for cell in list_missing_arms():
+        for cell in list_missing_arms(name):
             measure_arm(cell, given.ancestry)
     if given.stage == "similarity":
         measure_similarities(given.ancestry)
@@ -168,6 +200,7 @@ def main() -> None:
         ("text-blocks", make_block_table),
         ("text-finetuning", make_finetuning_table),
         ("text-arms", make_arm_table),
+        ("text-words", make_words_table),
         ("text-similarity", make_similarity_table),
         ("text-penalty", make_penalty_table),
     ):
@@ -175,22 +208,22 @@ def main() -> None:
         print(make())
 
 
-def list_missing() -> Iterator[Cell]:
+def list_missing(ancestry: str = "minilm") -> Iterator[Cell]:
     """Yield the cells that have no row yet, in the order in which they are measured."""
-    for task in TASKS:
-        for method, layers, width, control in list_models():
-            cell = Cell(method, layers, task, width, control)
-            if not find_rows("probe", **asdict(cell)):
-                yield cell
+    models = WORDS_ARMS if ancestry == WORDS else list(list_models())
+    for task, (method, layers, width, control) in product(TASKS, models):
+        cell = Cell(method, layers, task, width, control, ancestry=ancestry)
+        if not find_rows("probe", **asdict(cell)):
+            yield cell
 
 
-def list_missing_arms() -> Iterator[Cell]:
+def list_missing_arms(ancestry: str = "minilm") -> Iterator[Cell]:
     """Yield the arms that have no row yet, the first seed first."""
-    for seed, task in product(range(SEEDS), ARM_TASKS):
-        for method, layers, width, control in ARMS:
-            cell = Cell(method, layers, task, width, control, seed)
-            if not find_rows("arms", **asdict(cell)):
-                yield cell
+    arms = WORDS_ARMS if ancestry == WORDS else ARMS
+    for seed, task, (method, layers, width, control) in product(range(SEEDS), ARM_TASKS, arms):
+        cell = Cell(method, layers, task, width, control, seed, ancestry)
+        if not find_rows("arms", **asdict(cell)):
+            yield cell
 
 
 def list_models() -> Iterator[tuple[str, int, int, Control | None]]:
@@ -251,7 +284,8 @@ def build_model(cell: Cell, ancestry: str, run: Run) -> Descendant:
     """Build the model of a cell, without a head."""
     task = cell.task if cell.method in CALIBRATED else ""
     learngene = extract_learngene(cell.method, ancestry, task).with_config(purpose=None)
-    narrow = {} if cell.width == WIDTH else {"width": cell.width, "heads": cell.width // HEAD_WIDTH}
+    whole = WORDS_WIDTH if cell.ancestry == WORDS else WIDTH
+    narrow = {} if cell.width == whole else {"width": cell.width, "heads": cell.width // HEAD_WIDTH}
     return lifecycle.expand(learngene, layers=cell.layers, control=cell.control, run=run, **narrow)
 
 
@@ -453,7 +487,8 @@ def make_arm_table() -> str:
     """
     lines = [f"| model | {' | '.join(ARM_TASKS)} |", "|---|" + "---:|" * len(ARM_TASKS)]
     for method, layers, width, control in ARMS:
-        found = find_rows("arms", method=method, layers=layers, width=width, control=control)
+        model = {"method": method, "layers": layers, "width": width, "control": control}
+        found = find_rows("arms", ancestry="minilm", **model)
         if found:
             cells = []
             for task in ARM_TASKS:
@@ -462,6 +497,27 @@ def make_arm_table() -> str:
                 cells.append(f"{mean(values):.1f}{seeds}" if values else "")
             name = name_model(method, layers, width, control)
             lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def make_words_table() -> str:
+    """Return the results of the bundled GPT-2 and its descendants in Markdown, per cent: a ridge
+    regression before training, then the mean test accuracy of the seeds after fine-tuning.
+    """
+    heads = [f"{task}: {step}" for task in ARM_TASKS for step in ("ridge", "fine-tuned")]
+    lines = [f"| model | {' | '.join(heads)} |", "|---|" + "---:|" * len(heads)]
+    for method, layers, width, control in WORDS_ARMS:
+        model = {"method": method, "layers": layers, "width": width, "control": control}
+        cells = []
+        for task in ARM_TASKS:
+            own = {"ancestry": WORDS, "task": task, **model}
+            probes = find_rows("probe", **own)
+            values = [100 * row["accuracy"] for row in find_rows("arms", **own)]
+            seeds = f" ({count_noun(len(values), 'seed')})" if len(values) < SEEDS else ""
+            cells.append(f"{100 * probes[0]['ridge']:.1f}" if probes else "")
+            cells.append(f"{mean(values):.1f}{seeds}" if values else "")
+        if any(cells):
+            lines.append(f"| {name_model(method, layers, width, control)} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -518,8 +574,11 @@ def name_model(method: str, layers: int, width: int, control: Control | None) ->
     """Return the text of a row."""
     if (layers, width) == (LAYERS, WIDTH):
         return f"MiniLM-L6 itself, {layers} x {width}"
+    if (layers, width) == (LAYERS, WORDS_WIDTH):
+        return f"`{WORDS}` itself, {layers} x {width}"
+    controls = {None: "", "shuffled": ", shuffled", "stem": ", the stem alone"}
     names = {"scratch": "random weights"}
-    name = names.get(method, f"`{method}`") + (", shuffled" if control else "")
+    name = names.get(method, f"`{method}`") + controls[control]
     return f"{name}, {layers} x {width}"
 
 
