@@ -132,7 +132,8 @@ def test_the_help_says_which_defaults_depend_on_the_model_and_the_images(name: s
     text = " ".join(call(name, "--help").stdout.split())
     assert "[default: 1; 0.75 on images if pretrained and wider than 96]" in text
     assert (
-        "0.0001 if pretrained; less on few images (under 5 steps an epoch) if pretrained]" in text
+        "0.0001 if pretrained; on images times steps/5 with fewer steps an epoch than that, if "
+        "pretrained]" in text
     )
     assert "[default: 1; at least 5 steps if pretrained]" in text
 
