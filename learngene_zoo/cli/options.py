@@ -116,23 +116,35 @@ def budget_options() -> list[click.Option]:
     return [
         SizeOption(
             ["--max-params"],
-            type=parse_count,
+            type=_accept(parse_count),
             metavar="COUNT",
             help="at most this many parameters, e.g. 20M",
         ),
         SizeOption(
             ["--max-flops"],
-            type=parse_count,
+            type=_accept(parse_count),
             metavar="COUNT",
             help="at most this many FLOPs per image, e.g. 3G",
         ),
         SizeOption(
             ["--max-latency"],
-            type=parse_seconds,
+            type=_accept(parse_seconds),
             metavar="DURATION",
             help="at most this time per image on this machine, e.g. 15ms",
         ),
     ]
+
+
+def _accept(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Return a function for the type of an option, whose errors name the option."""
+
+    def convert(text: str) -> Any:
+        try:
+            return parse(text)
+        except WrongCall as error:
+            raise click.BadParameter(str(error)) from error
+
+    return convert
 
 
 def auto_options_of(settings: Any, names: Container[str], **defaults: str) -> list[click.Option]:

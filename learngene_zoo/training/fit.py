@@ -20,6 +20,7 @@ from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import Json, Recipe, to_json
 from learngene_zoo.tasks.loader import Batches
 from learngene_zoo.tasks.task import Task
+from learngene_zoo.text import count_noun
 from learngene_zoo.training.evaluate import evaluate
 from learngene_zoo.training.loop import Step, train
 from learngene_zoo.training.objectives import CLASS_LOSS, objective_for, training_images
@@ -157,10 +158,15 @@ def describe_chance(value: float, task: Task, recipe: Recipe, images: int | None
     if share is None or share == 1 or value > share:  # one class in all samples says nothing
         return ""
     count = min(images or task.sizes["validation"], task.sizes["validation"])
+    train = min(recipe.images or task.sizes["train"], task.sizes["train"])
+    steps = recipe.epochs * math.ceil(train / recipe.batch_size)
+    advice = f"again with a smaller lr ({recipe.lr:g} was used), or for longer"
+    if steps < MIN_STEPS:
+        advice = f"for more than {count_noun(steps, 'step')}"
     return (
         f"the model is no better than a constant answer on {count} validation"
         f" {task.sample_noun}s ({value:.4f}, and {share:.4f} by the most frequent class); train"
-        f" again with a smaller lr ({recipe.lr:g} was used), or for longer"
+        f" {advice}"
     )
 
 

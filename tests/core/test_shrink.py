@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from PIL import Image
 
 import learngene_zoo as lg
 from learngene_zoo import lifecycle
+from learngene_zoo.artifacts import own_data
 from learngene_zoo.artifacts.descendant import Descendant, assemble, load_descendant
 from learngene_zoo.errors import BadData, Refused, WrongCall
 from learngene_zoo.families.vit.spec import ViTSpec
@@ -59,6 +61,15 @@ def shrink(data: Path, out: Path, **changes: Any) -> Shrunk:
     settings = {"task": f"folder:{data / 'photos'}", "max_params": 30_000, "export": "none"}
     run = changes.pop("run", RUN)
     return lg.shrink(str(data / "model"), out=out, run=run, **{**SMALL, **settings, **changes})
+
+
+def test_its_data_need_not_be_named_again(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LGZOO_CACHE", str(tmp_path / "cache"))
+    shrink(data, tmp_path / "small", candidates=1)
+    monkeypatch.setattr(own_data, "_session", OrderedDict())  # as in another process
+    assert lg.evaluate(tmp_path / "small", run=RUN).images > 0
 
 
 # Candidates.

@@ -29,6 +29,7 @@ from learngene_zoo.tasks.catalogue import locate_task
 
 if TYPE_CHECKING:
     from learngene_zoo.artifacts.descendant import Descendant
+    from learngene_zoo.artifacts.own_data import LocalOrigin
     from learngene_zoo.method.contract import Extractor
     from learngene_zoo.storage import StateDict
 
@@ -129,15 +130,20 @@ def _restore_origins(request: ShrinkRequest, path: Path) -> Descendant:
     A run that is killed right after it has written a model may not have stored them.
     """
     from learngene_zoo.artifacts.descendant import load_descendant
+
+    model = load_descendant(path)
+    return model if recall(model) else remember(model, list_origins(request), load_descendant, path)
+
+
+def list_origins(request: ShrinkRequest) -> dict[str, LocalOrigin]:
+    """Return the locations of the ancestry model and of the user's own data."""
     from learngene_zoo.pretrained.ancestry import origins_of_models
 
-    model, task, reference = load_descendant(path), request.task, request.reference
-    if recall(model):
-        return model
     origins = origins_of_models([request.ancestry.record])
-    if task is not None and reference is not None and is_own_data(reference):
-        origins = {reference: locate_task(task, reference), **origins}
-    return remember(model, origins, load_descendant, path)
+    task, reference = request.task, request.reference
+    if task is not None and reference is not None and is_own_data(task.name):
+        origins = {task.name: locate_task(task, reference), **origins}
+    return origins
 
 
 def keep_streams(extractor: Extractor) -> dict[str, bool]:

@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from learngene_zoo.artifacts.own_data import remember
 from learngene_zoo.artifacts.records import SOURCES, parse_reference, parse_task
 from learngene_zoo.artifacts.shelf import BUNDLED
 from learngene_zoo.atomic import check_file
@@ -31,6 +32,7 @@ from learngene_zoo.lifecycle.shrinking.building import (
     build_candidates,
     choose_within_budget,
     list_candidates,
+    list_origins,
 )
 from learngene_zoo.lifecycle.shrinking.candidates import ShrinkCandidate
 from learngene_zoo.lifecycle.shrinking.estimate import (
@@ -149,7 +151,7 @@ def shrink(
     )
     shutil.rmtree(folder / WORK, ignore_errors=True)
     report, *exported = list_outputs(out, request.export_format)
-    descendant = load_descendant(out)
+    descendant = remember(load_descendant(out), list_origins(request), load_descendant, out)
     if request.task is not None:
         warn_of_training(descendant)
     return replace(
