@@ -225,11 +225,21 @@ def _describe_kept(epoch: int | None, metrics: Mapping[str, Any], noun: str) -> 
         return ""
     few = describe_few(metrics, noun)
     if epoch:
-        return (
-            f"epoch {epoch} of {metrics['epochs']} is kept{f', chosen by {few}' if few else ''}; "
-        )
+        chosen = f", chosen by {few}" if few else ""
+        return f"epoch {epoch} of {metrics['epochs']} is kept{_name_best(epoch, metrics)}{chosen}; "
     better = f"a better result on {few}" if few else "a better validation result"
     return f"no epoch has {better}. The model before training is kept; "
+
+
+def _name_best(epoch: int, metrics: Mapping[str, Any]) -> str:
+    """Name the epoch with the best validation result if another one, as good as that, is kept."""
+    history = metrics.get("history", ())
+    names = [key for row in history[:1] for key in row if key.startswith("validation_")]
+    values = {row["epoch"]: row[names[0]] for row in history if names}
+    best = max(values, key=values.__getitem__, default=epoch)
+    if values.get(epoch) == values.get(best):
+        return ""
+    return f" (the last one within a standard error of the best, epoch {best})"
 
 
 def advise_training(metrics: Mapping[str, Any], recipe: Mapping[str, Any], noun: str) -> str:

@@ -259,6 +259,17 @@ def test_the_kept_epoch_is_explained(kept: int, images: int, expected: str) -> N
     assert train_command._describe_kept(kept, metrics, "image") == expected
 
 
+def test_a_later_epoch_than_the_best_is_explained() -> None:
+    history = [{"epoch": epoch, "validation_accuracy": 0.5} for epoch in range(6)]
+    history[2]["validation_accuracy"] = history[3]["validation_accuracy"] = 0.6
+    metrics = {"epochs": 5, "validation_images": 100, "history": history}
+    describe = train_command._describe_kept
+    assert describe(5, metrics, "image") == (
+        "epoch 5 of 5 is kept (the last one within a standard error of the best, epoch 2); "
+    )
+    assert describe(3, metrics, "image") == "epoch 3 of 5 is kept; "
+
+
 @pytest.mark.parametrize(
     ("epochs", "expected"),
     [
