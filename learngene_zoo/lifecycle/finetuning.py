@@ -185,6 +185,8 @@ def finetune(
         distillation = _open_distillation(tuning, fresh, data, run)
         resolved, tried = resolve_auto(fresh, data, recipe, run, automatic, adapt, distillation)
         fresh = adapt(fresh, resolved.lr) if adapt else fresh
+        if not has_rate:
+            say(run, describe_rates(start, recipe, data.sizes["train"]))
         result = tune(
             fresh,
             data,
@@ -194,8 +196,6 @@ def finetune(
             patience=tuning.patience,
             distillation=distillation,
         )
-        if not has_rate:
-            say(run, describe_rates(start, recipe, data.sizes["train"]))
         records = {"teacher": distillation and distillation.identity, "found": tried}
         kept = {name: record for name, record in records.items() if record}
         return replace(result, provenance={**result.provenance, **kept})

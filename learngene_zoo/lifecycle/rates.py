@@ -136,13 +136,16 @@ def describe_rates(model: Descendant | TimmModel, recipe: Recipe, images: int) -
         recipe: the recipe of the training.
         images: the number of training images of the task.
     """
-    width = _find_inherited_width(model)
-    rates, reason = f"the learning rate was {recipe.lr:g}", f"models of width {model.width}"
+    usual, usual_decay = choose_rates(model)
+    width, has_decay = _find_inherited_width(model), recipe.layer_decay == usual_decay != 1
+    decay = f" and the layer decay {recipe.layer_decay:g}" if has_decay else ""
+    reason = f"models of width {model.width}"
     if width > FULL_RATE:
-        rates += f" and the layer decay {recipe.layer_decay:g}"
         reason = f"models with weights of a pretrained model of width {width}"
-    line = f"{rates}, the default{'s' if width > FULL_RATE else ''} of {reason}"
-    usual = choose_rates(model)[0]
+    line = (
+        f"the learning rate is {recipe.lr:g}{decay}, the default{'s' if has_decay else ''} of "
+        f"{reason}"
+    )
     if recipe.lr < usual:
         steps = math.ceil(min(images, recipe.images or images) / recipe.batch_size)
         reason = f"as an epoch has only {count_noun(steps, 'step')}"

@@ -290,7 +290,7 @@ def test_a_learning_rate_that_nobody_names_is_that_of_the_width(
 
     assert taken(epochs=1) == 1.5e-3
     assert (
-        "the learning rate was 0.0015, the default of models of width 8\n"
+        "the learning rate is 0.0015, the default of models of width 8\n"
         in capsys.readouterr().err
     )
     assert taken(epochs=1, lr=0.01) == 0.01
@@ -342,7 +342,7 @@ def test_the_gentle_rates_are_used_and_said_unless_others_are_named(
     images = TASK.sizes["train"]
     assert take(epochs=1, batch_size=images // 5) == (1e-4, 0.75)
     assert (
-        "the learning rate was 0.0001 and the layer decay 0.75, the defaults of models with weights"
+        "the learning rate is 0.0001 and the layer decay 0.75, the defaults of models with weights"
         " of a pretrained model of width 384\n" in capsys.readouterr().err
     )
     assert take(epochs=1, batch_size=images // 2) == (4e-5, 0.75)
