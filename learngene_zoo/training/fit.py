@@ -158,8 +158,8 @@ def describe_chance(value: float, task: Task, recipe: Recipe, images: int | None
     if share is None or share == 1 or value > share:  # one class in all samples says nothing
         return ""
     count = min(images or task.sizes["validation"], task.sizes["validation"])
-    train = min(recipe.images or task.sizes["train"], task.sizes["train"])
-    steps = recipe.epochs * math.ceil(train / recipe.batch_size)
+    num_training = min(recipe.images or task.sizes["train"], task.sizes["train"])
+    steps = recipe.epochs * math.ceil(num_training / recipe.batch_size)
     advice = f"again with a smaller lr ({recipe.lr:g} was used), or for longer"
     if steps < MIN_STEPS:
         advice = f"for more than {count_noun(steps, 'step')}"
