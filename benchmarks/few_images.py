@@ -2,9 +2,8 @@
 
 Varied: the number of training images, the learning rate as a multiple of the rate of a training
 with 500 images, and the epochs of warm-up of 20 (`VARIANTS`), on models built from a real DINOv2-S
-at 56 pixels, from the bundled ancestry model, and with texts from a MiniLM. Two more grids of
-DINOv2-S, at 112 pixels, were measured after the defaults had been chosen: `unused` is on a task
-that the choice did not see, `shallow` has models of three blocks (`SHALLOW_VARIANTS`).
+at 56 pixels, from the bundled ancestry model, and with texts from a MiniLM. `unused` are the models
+of DINOv2-S at 112 pixels on a task that was measured after the defaults had been chosen.
 
 Measured: the accuracy before training, with the head of a ridge regression, and after the last
 epoch, on at most 400 other images of the task's training split (176 of stamps); all other settings
@@ -56,16 +55,9 @@ VARIANTS = {
     128: ((1.0, 1.0), (0.4, 2.5)),
     250: ((1.0, 1.0), (0.8, 1.25)),
 }
-# Of the grid of shallow models; the last pair of each is the default.
-SHALLOW_VARIANTS = {
-    64: ((1.0, 1.0), (0.1, 5.0), (0.05, 5.0), (0.2, 5.0)),
-    250: ((1.0, 1.0), (0.4, 1.25), (0.2, 1.25), (0.8, 1.25)),
-    500: ((0.5, 1.0), (0.25, 1.0), (1.0, 1.0)),
-}
 FIRST_HELD_OUT, HELD_OUT, HELD_OUT_TEXTS = 500, 400, 200
 PIXELS, LARGE_PIXELS = 56, 112
 REAL_MODELS = (("first_k", 6, 384), ("closed_form", 6, 256), ("weight_selection", 6, 256))
-SHALLOW_MODELS = (("first_k", 3, 384), ("closed_form", 3, 256))
 REAL_TASKS = ("clipart", "emoji", "fashion_mnist")
 BUNDLED_MODELS = (
     ("first_k", 12, 96),  # the ancestry model itself
@@ -94,7 +86,6 @@ GRIDS = {
     "dinov2": Grid(REAL_MODELS, REAL_TASKS, pixels=PIXELS),
     "minilm": Grid(TEXT_MODELS, TEXT_TASKS, TEXT_VARIANTS),
     "unused": Grid(REAL_MODELS, ("stamps",), pixels=LARGE_PIXELS, first_held_out=250),
-    "shallow": Grid(SHALLOW_MODELS, REAL_TASKS, SHALLOW_VARIANTS, pixels=LARGE_PIXELS),
 }
 # Of every grid: the ancestry model as `build_model` names it.
 ANCESTRIES = {name: name if name in ("bundled", "minilm") else "dinov2" for name in GRIDS}
@@ -143,7 +134,6 @@ def main() -> None:
     for name, table in (
         ("few-images", make_table(rows)),
         ("few-images-variants", make_variant_table(rows)),
-        ("few-images-shallow", make_shallow_table(rows)),
     ):
         replace_between(DOCS / "results" / "finetuning.md", name, table)
         print(f"{table}\n")
@@ -262,27 +252,6 @@ def make_variant_table(rows: Sequence[dict[str, Any]]) -> str:
         if gains:
             cells = [describe_gain([one.get(column) for one in gains]) for column in columns]
             lines.append(f"| {name} | {len(gains)} | {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
-def make_shallow_table(rows: Sequence[dict[str, Any]]) -> str:
-    """Return the mean gains of the shallow models over the ridge head in Markdown, in points: a
-    number of images a row, a multiple of the rate a column, with the warm-up of the defaults.
-    """
-    factors = sorted({factor for own in SHALLOW_VARIANTS.values() for factor, _ in own})
-    heads = [f"{factor:g} x rate" for factor in factors]
-    lines = [
-        f"| images | default | trainings each | {' | '.join(heads)} |",
-        "|---:|---:|---:|" + "---:|" * len(heads),
-    ]
-    for images, variants in SHALLOW_VARIANTS.items():
-        gains = list_gains(rows, "shallow", images)
-        default, warmup = variants[-1]
-        if gains:
-            cells = [
-                describe_gain([one.get((factor, warmup)) for one in gains]) for factor in factors
-            ]
-            lines.append(f"| {images} | {default:g} | {len(gains)} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
