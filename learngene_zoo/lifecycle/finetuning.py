@@ -177,7 +177,6 @@ def finetune(
 
     def make(run: Run) -> Descendant | TimmModel:
         say_notes([data], run)
-        say(run, _describe_splits(data))
         if data.is_text:
             _note_truncation(start, data)
         fresh, is_fitted = _build_start(start, data, recipe, tuning, run)
@@ -185,8 +184,6 @@ def finetune(
         distillation = _open_distillation(tuning, fresh, data, run)
         resolved, tried = resolve_auto(fresh, data, recipe, run, automatic, adapt, distillation)
         fresh = adapt(fresh, resolved.lr) if adapt else fresh
-        if not has_rate:
-            say(run, describe_rates(start, recipe, data.sizes["train"]))
         result = tune(
             fresh,
             data,
@@ -196,6 +193,10 @@ def finetune(
             patience=tuning.patience,
             distillation=distillation,
         )
+        # Not before the training, so that a file that cannot be read gives one line.
+        say(run, _describe_splits(data))
+        if not has_rate:
+            say(run, describe_rates(start, recipe, data.sizes["train"]))
         records = {"teacher": distillation and distillation.identity, "found": tried}
         kept = {name: record for name, record in records.items() if record}
         return replace(result, provenance={**result.provenance, **kept})

@@ -143,13 +143,13 @@ def describe_rates(model: Descendant | TimmModel, recipe: Recipe, images: int) -
     if width > FULL_RATE:
         reason = f"models with weights of a pretrained model of width {width}"
     line = (
-        f"the learning rate is {recipe.lr:g}{decay}, the default{'s' if has_decay else ''} of "
+        f"the learning rate was {recipe.lr:g}{decay}, the default{'s' if has_decay else ''} of "
         f"{reason}"
     )
     if recipe.lr < usual:
         steps = math.ceil(min(images, recipe.images or images) / recipe.batch_size)
-        reason = f"as an epoch has only {count_noun(steps, 'step')}"
-        line += f"; the rate is {recipe.lr / usual:.2g} times the usual {usual:g}, {reason}"
+        reason = f"as an epoch had only {count_noun(steps, 'step')}"
+        line += f"; that is {recipe.lr / usual:.2g} times the usual {usual:g}, {reason}"
     return line
 
 

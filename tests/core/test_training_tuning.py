@@ -290,7 +290,7 @@ def test_a_learning_rate_that_nobody_names_is_that_of_the_width(
 
     assert taken(epochs=1) == 1.5e-3
     assert (
-        "the learning rate is 0.0015, the default of models of width 8\n"
+        "the learning rate was 0.0015, the default of models of width 8\n"
         in capsys.readouterr().err
     )
     assert taken(epochs=1, lr=0.01) == 0.01
@@ -342,13 +342,13 @@ def test_the_gentle_rates_are_used_and_said_unless_others_are_named(
     images = TASK.sizes["train"]
     assert take(epochs=1, batch_size=images // 5) == (1e-4, 0.75)
     assert (
-        "the learning rate is 0.0001 and the layer decay 0.75, the defaults of models with weights"
+        "the learning rate was 0.0001 and the layer decay 0.75, the defaults of models with weights"
         " of a pretrained model of width 384\n" in capsys.readouterr().err
     )
     assert take(epochs=1, batch_size=images // 2) == (4e-5, 0.75)
     assert (
-        "of a pretrained model of width 384; the rate is 0.4 times the usual 0.0001, as an epoch"
-        " has only 2 steps\n" in capsys.readouterr().err
+        "of a pretrained model of width 384; that is 0.4 times the usual 0.0001, as an epoch"
+        " had only 2 steps\n" in capsys.readouterr().err
     )
     assert take(epochs=1, lr=1e-3) == (1e-3, 0.75)
     assert take(epochs=1, layer_decay=1.0, batch_size=images // 5) == (1e-4, 1.0)
