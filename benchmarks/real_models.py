@@ -148,7 +148,7 @@ class Cell:
     seed: int = 0
     control: str = ""  # of closed_form's descendant, or an initialisation of random weights
     pixels: int = PIXELS
-    images: int = IMAGES  # training images, at most
+    max_images: int = IMAGES  # of the training
 
     @property
     def name(self) -> str:
@@ -284,7 +284,7 @@ def probe_cell(cell: Cell, ancestry: str) -> dict[str, Any]:
     task = open_task(cell.task)
     shown = model.with_fit(lifecycle.choose_fit(model, task)).input_format
     train = compute_features(
-        model.model(), task, "train", shown, run, images=min(cell.images, task.sizes["train"])
+        model.model(), task, "train", shown, run, images=min(cell.max_images, task.sizes["train"])
     )
     test = compute_features(
         model.model(), task, "test", shown, run, images=min(TEST_IMAGES, task.sizes["test"])
@@ -309,7 +309,7 @@ def finetune_cell(cell: Cell, ancestry: str) -> dict[str, Any]:
     chosen, and on test images.
     """
     model, task = build(cell, ancestry), ensure_validation(open_task(cell.task))
-    images = min(cell.images, task.sizes["train"])
+    images = min(cell.max_images, task.sizes["train"])
     rates = [lifecycle.choose_rates(model)]
     if cell.control:
         rates = [

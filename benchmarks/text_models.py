@@ -337,13 +337,12 @@ def measure_arm(cell: Cell, ancestry: str) -> None:
     start = time.monotonic()
     run = Run(seed=cell.seed, threads=1, device=machine.DEVICE, ancestry=ancestry)
     model = build_model(cell, ancestry, run)
-    rates = [(lifecycle.choose_rates(model)[0], 1.0)]
+    rates = [lifecycle.choose_rates(model)[0]]
     if cell.control or cell.method == "scratch":
-        random = (lifecycle.rate_for(model.width), 1.0)
-        rates = [(lifecycle.INHERITED_LR, 1.0), random]
+        rates = [lifecycle.INHERITED_LR, lifecycle.rate_for(model.width)]
     best: Any = {}
-    for lr, layer_decay in rates:
-        recipe = {"lr": lr, "layer_decay": layer_decay, "epochs": EPOCHS}
+    for lr in rates:
+        recipe = {"lr": lr, "epochs": EPOCHS}
         tuned = lifecycle.finetune(model, task=cell.task, images=TEXTS, run=run, **recipe)
         metrics: Any = tuned.provenance["metrics"]
         if not best or metrics["validation_accuracy"] > best["validation_accuracy"]:
@@ -357,7 +356,6 @@ def measure_arm(cell: Cell, ancestry: str) -> None:
             "start": best["history"][0]["validation_accuracy"],
             "kept_epoch": best["kept_epoch"],
             "lr": best["lr"],
-            "layer_decay": best["layer_decay"],
             "texts": best["test_images"],
             "training_texts": best["training_images"],
             "seconds": round(time.monotonic() - start, 1),
