@@ -132,8 +132,8 @@ def test_the_help_says_which_defaults_depend_on_the_model_and_the_images(name: s
     text = " ".join(call(name, "--help").stdout.split())
     assert "[default: 1; 0.75 on images if pretrained and wider than 96]" in text
     assert (
-        "0.0001 if pretrained; on images times steps/5 with fewer steps an epoch than that, if "
-        "pretrained]" in text
+        "0.0001 if pretrained; of pretrained models on images N/5 of that if an epoch has N < 5 "
+        "steps]" in text
     )
     assert "[default: 1; at least 5 steps if pretrained]" in text
 
