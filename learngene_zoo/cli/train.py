@@ -289,8 +289,8 @@ def _facts(metrics: Mapping[str, Any]) -> dict[str, Any]:
 RATE = (
     f"{lifecycle.FINETUNE.lr:g} up to width {lifecycle.FULL_RATE}; wider "
     f"{lifecycle.FINETUNE.lr * lifecycle.FULL_RATE:g}/width, or {lifecycle.INHERITED_LR:g} if "
-    f"pretrained; of pretrained models on images N/{lifecycle.WARMUP_STEPS} of that if an epoch has "
-    f"N < {lifecycle.WARMUP_STEPS} steps"
+    f"pretrained; of pretrained models on images N/{lifecycle.WARMUP_STEPS} of that if an epoch "
+    f"has N < {lifecycle.WARMUP_STEPS} steps"
 )
 WARMUP = f"{lifecycle.FINETUNE.warmup:g}; at least {lifecycle.WARMUP_STEPS} steps if pretrained"
 DECAY = (
