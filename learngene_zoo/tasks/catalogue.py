@@ -222,7 +222,7 @@ def open_seen(
     origin = find_origin(reference)
     if origin is None:
         raise WrongCall(
-            f"its data is named as {reference!r}, which is opened only if you name it: add "
+            f"it was made with {reference!r}, which is opened only if you name it: add "
             f"{name_option(option, reference)}"
         )
     kind, _, path = origin.location.partition(":")

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from learngene_zoo.cli.shrink import DROPS, SHORT
+from learngene_zoo.families.spec import Spec
 from learngene_zoo.lifecycle.shrinking.report import (
     DODGE,
     PICTURES,
@@ -20,8 +21,14 @@ from learngene_zoo.lifecycle.shrinking.report import (
     list_cells,
     write_report,
 )
-from learngene_zoo.lifecycle.shrinking.table import ShrinkRow, ShrinkTable
+from learngene_zoo.lifecycle.shrinking.table import (
+    ShrinkRow,
+    ShrinkTable,
+    measure_latencies,
+)
 from learngene_zoo.lifecycle.shrinking.trainings import ShrinkTraining, summarise_training
+from learngene_zoo.pretrained.ancestry import open_ancestry
+from learngene_zoo.runs.run import Run
 from learngene_zoo.terminal import choose_columns
 
 
@@ -48,6 +55,20 @@ def test_few_validation_images_are_named_beside_the_drop() -> None:
         "on only 10 validation images, where one is 10 points, the model is 10.0 points above a "
         "linear probe of the original"
     )
+
+
+def test_the_latency_of_equal_shapes_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = open_ancestry("bundled").spec
+    shapes, measured = [spec, spec.with_(layers=4), spec, spec.with_(layers=4)], list[int]()
+
+    def latency(shape: Spec, _: Run) -> float:
+        measured.append(shape.layers)
+        return float(shape.layers)
+
+    monkeypatch.setattr("learngene_zoo.lifecycle.latency.latency", latency)
+    _, record = measure_latencies(None, shapes, "a machine", Run())
+    assert record == {"seconds": [12.0, 4.0, 12.0, 4.0]}
+    assert measured == [12, 4]
 
 
 def toy_table(validation: float, max_drop: float | None = None) -> ShrinkTable:

@@ -51,6 +51,9 @@ def test_transformers_predicts_what_evaluate_counts(learngene: Path, tmp_path: P
         small, task=task, epochs=2, batch_size=16, out=tmp_path / "tuned", run=run
     )
     assert tuned.provenance["recipe"]["augment"] == "none"
+    card = (tmp_path / "tuned" / "README.md").read_text()
+    assert "| task | source | revision | classes | texts | licence |" in card
+    assert " images " not in card
     with pytest.raises(WrongCall, match="augment is 'light', but texts are not augmented"):
         lifecycle.finetune(small, task=task, augment="light", run=run)
     data = open_task(task)

@@ -164,7 +164,11 @@ def tabulate(
     spec = request.ancestry.spec.with_(classes=classes, dense=False)
     specs = [spec, *(item.member.spec for item in ranking.candidates)]
     part = once(
-        run.part("latency"), "shrink.latency", _measure_part, None, [specs, describe_machine(run)]
+        run.part("latency"),
+        "shrink.latency",
+        measure_latencies,
+        None,
+        [specs, describe_machine(run)],
     )
     record: Any = part.record
     seconds = record["seconds"]
@@ -226,10 +230,11 @@ def _list_test(request: ShrinkRequest, winner: FinishedCandidate) -> dict[str, A
     return {"test": value, "test_low": low, "test_high": high}
 
 
-def _measure_part(
+def measure_latencies(
     _: None, specs: Sequence[Spec], _machine: str, run: Run
 ) -> tuple[StateDict, Json]:
-    """Return the latency of each shape, as `seconds`."""
+    """Return the latency of each shape, as `seconds`. Equal shapes are measured once."""
     from learngene_zoo.lifecycle.latency import latency
 
-    return {}, {"seconds": [latency(spec, run) for spec in specs]}
+    measured = {spec: latency(spec, run) for spec in dict.fromkeys(specs)}
+    return {}, {"seconds": [measured[spec] for spec in specs]}
