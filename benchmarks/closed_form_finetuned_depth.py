@@ -21,7 +21,6 @@ Page: docs/results/closed_form.md.
 
 from __future__ import annotations
 
-import argparse
 import os
 import time
 from collections.abc import Sequence
@@ -33,6 +32,7 @@ import torch
 
 import machine
 from closed_form_truncation import JUDGED, PIXELS, Cell, build_model
+from command_line import read_arguments
 from finetune_rates import choose_images
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import Descendant
@@ -63,16 +63,8 @@ RECIPE = replace(
 
 def main() -> None:
     """Measure the missing models, print the table and write it."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--ancestry", help="the folder of DINOv2-S")
-    parser.add_argument("--only", nargs="*", default=TASKS, help="tasks (default: all)")
-    parser.add_argument("--table", action="store_true", help="measure nothing")
-    args = parser.parse_args()
+    args = read_arguments(__doc__, workers=False, tasks=TASKS)
     if not args.table:
-        if not args.ancestry:
-            parser.error("name the folder of DINOv2-S: --ancestry DINOV2")
         for task in args.only:
             measure_task(args.ancestry, task)
     table = make_table(read_rows(ROWS))

@@ -21,7 +21,6 @@ Page: docs/results/finetuning.md.
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -31,6 +30,7 @@ from typing import Any
 import machine
 from closed_form_finetuned_depth import RECIPE, build_descendant, finetune, record
 from closed_form_truncation import Cell
+from command_line import read_arguments
 from finetune_rates import choose_images
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import open_task
@@ -52,16 +52,8 @@ VARIANTS = (
 
 def main() -> None:
     """Measure the missing trainings, print the table and write it."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--ancestry", help="the folder of DINOv2-S")
-    parser.add_argument("--only", nargs="*", default=TASKS, help="tasks (default: all)")
-    parser.add_argument("--table", action="store_true", help="measure nothing")
-    args = parser.parse_args()
+    args = read_arguments(__doc__, workers=False, tasks=TASKS)
     if not args.table:
-        if not args.ancestry:
-            parser.error("name the folder of DINOv2-S: --ancestry DINOV2")
         for task in args.only:
             measure_task(args.ancestry, task)
     table = make_table(read_rows(ROWS))

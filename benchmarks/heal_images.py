@@ -28,7 +28,6 @@ Page: docs/results/heal.md.
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -37,6 +36,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import machine
+from command_line import read_arguments
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import Descendant
 from learngene_zoo.method.contract import METHODS
@@ -97,14 +97,7 @@ class Cell(NamedTuple):
 
 def main() -> None:
     """Measure the missing cells, print the table and write it."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--ancestry", help="the folder of DINOv2-S (default: the bundled model)")
-    parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--only", nargs="*", default=[], help="words of all cells")
-    parser.add_argument("--table", action="store_true", help="measure nothing")
-    args = parser.parse_args()
+    args = read_arguments(__doc__, default="default: the bundled model")
     if not args.table:
         cells = find_missing(ROWS, list_cells("dinov2" if args.ancestry else "bundled"), args.only)
         measure_cells(ROWS, cells, measure_cell, args.workers, args.ancestry)

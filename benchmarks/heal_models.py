@@ -22,7 +22,6 @@ Page: docs/results/heal.md.
 
 from __future__ import annotations
 
-import argparse
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -33,6 +32,7 @@ import numpy as np
 import torch
 
 import machine
+from command_line import read_arguments
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import Descendant
 from learngene_zoo.lifecycle.rates import choose_heal_rate
@@ -82,17 +82,8 @@ class Cell(NamedTuple):
 
 def main() -> None:
     """Measure the missing cells, print the table and write it."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--ancestry", help="the folder of DINOv2-S")
-    parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--only", nargs="*", default=[], help="words of all cells")
-    parser.add_argument("--table", action="store_true", help="measure nothing")
-    args = parser.parse_args()
+    args = read_arguments(__doc__)
     if not args.table:
-        if not args.ancestry:
-            parser.error("name the folder of DINOv2-S: --ancestry DINOV2")
         cells = find_missing(ROWS, list_cells(), args.only)
         measure_cells(ROWS, cells, measure_cell, args.workers, args.ancestry)
     table = make_table(read_rows(ROWS))

@@ -21,13 +21,13 @@ Page: docs/results/heal.md.
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import machine
+from command_line import read_arguments
 from learngene_zoo import lifecycle
 from learngene_zoo.pretrained.ancestry import open_ancestry
 from learngene_zoo.runs.run import Run
@@ -71,13 +71,7 @@ class Cell(NamedTuple):
 
 def main() -> None:
     """Measure the missing cells, print the table and write it."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--ancestry", help="the folder of DINOv2-S; without it it is left out")
-    parser.add_argument("--only", nargs="*", default=[], help="words of all cells")
-    parser.add_argument("--table", action="store_true", help="measure nothing")
-    args = parser.parse_args()
+    args = read_arguments(__doc__, default="without it it is left out", workers=False)
     for cell in () if args.table else find_missing(ROWS, list_cells(), args.only):
         if cell.ancestry == "bundled" or args.ancestry:
             measure_cell(cell, args.ancestry if cell.ancestry == "dinov2" else "bundled")

@@ -20,7 +20,6 @@ Page: docs/results/heal.md.
 
 from __future__ import annotations
 
-import argparse
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -30,6 +29,7 @@ from typing import Any, NamedTuple
 import torch
 
 import machine
+from command_line import read_arguments
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import Descendant
 from learngene_zoo.runs.run import Run
@@ -68,13 +68,7 @@ class Cell(NamedTuple):
 
 def main() -> None:
     """Measure the missing cells, print the table and write it."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--only", nargs="*", default=[], help="words of all cells")
-    parser.add_argument("--table", action="store_true", help="measure nothing")
-    args = parser.parse_args()
+    args = read_arguments(__doc__, ancestry=None)
     if not args.table:
         cells = find_missing(ROWS, list_cells(), args.only)
         measure_cells(ROWS, cells, measure_cell, args.workers, None)

@@ -20,7 +20,6 @@ Page: docs/results/finetuning.md.
 
 from __future__ import annotations
 
-import argparse
 import os
 import time
 from collections.abc import Sequence
@@ -30,6 +29,7 @@ from typing import Any, Literal
 import torch
 
 import machine
+from command_line import read_arguments
 from finetune_rates import choose_images
 from learngene_zoo.artifacts.descendant import Descendant, assemble
 from learngene_zoo.artifacts.shelf import BUNDLED
@@ -74,16 +74,8 @@ VARIANTS = (
 
 def main() -> None:
     """Measure the missing trainings, print the table and write it."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--ancestry", help="the folder of DINOv2-S")
-    parser.add_argument("--only", nargs="*", default=[], help="names of models and tasks")
-    parser.add_argument("--table", action="store_true", help="measure nothing")
-    args = parser.parse_args()
+    args = read_arguments(__doc__, workers=False)
     if not args.table:
-        if not args.ancestry:
-            parser.error("name the folder of DINOv2-S: --ancestry DINOV2")
         for name, tasks in TASKS.items():
             for task in tasks:
                 if set(args.only) <= {name, task}:
