@@ -23,6 +23,10 @@ class WrongCall(ZooError):
     exit_code = 2
 
 
+class WrongTensor(WrongCall):
+    """A tensor that the model to build does not have, or that has another shape there."""
+
+
 class BadFile(ZooError):
     """A file or folder that is truncated, foreign, of another format, or unsafe to open."""
 

@@ -23,6 +23,7 @@ from importlib.metadata import (
     version,
 )
 from pathlib import Path
+from types import ModuleType
 from typing import Generic, Protocol, TypeVar
 
 from learngene_zoo.errors import BadFile, WrongCall, ZooError, unknown
@@ -204,20 +205,27 @@ class Plugins(Generic[T]):
                 raise BadFile(plugin.reason)
 
     def _load_checked(self, name: str, reference: str) -> T:
+        package = self._package_at(name, reference)
+        where = f"{reference} of the package {package}" if package else reference
+        words = f"the plugin of {self.word} {name!r} ({where})"
+        remedy = f"; correct the package, or uninstall {package}" if package else ""
         try:
             plugin = EntryPoint(name, reference, self.group).load()
+        except WrongCall as error:  # as of a default that is out of bounds
+            raise BadFile(f"{words} cannot be used: {error}{remedy}") from error
         except ZooError:
             raise
         except (Exception, SystemExit) as error:  # a plugin may raise any error on import
-            needed = _describe_unmet(self._package_at(name, reference))
+            needed = _describe_unmet(package)
             raise BadFile(
-                f"the plugin of {self.word} {name!r} ({reference}) {needed}fails to import: "
-                f"{error!r}"
+                f"{words} {needed}fails to import: {type(error).__name__}: {error}{remedy}"
             ) from error
         if not isinstance(plugin, self.kind):
+            named = isinstance(plugin, type | ModuleType)
+            got = f"{type(plugin).__name__} {plugin.__name__}" if named else type(plugin).__name__
             raise BadFile(
-                f"expected a learngene_zoo {self.kind.__name__} at {reference}, got "
-                f"{type(plugin).__name__}"
+                f"expected a learngene_zoo {self.kind.__name__} at {where}, got {got}; the entry "
+                f"point names a {self.kind.__name__} as MODULE:NAME"
             )
         if plugin.name != name:
             raise BadFile(

@@ -76,7 +76,7 @@ class Bounds:
 
 
 def check_bounds(settings: Any) -> None:
-    """Raise `WrongCall` for a number that is out of bounds or not finite.
+    """Raise `WrongCall` for a number that is out of bounds or not finite, or is not a number.
 
     Classes of settings call this in `__post_init__`.
     """
@@ -85,7 +85,11 @@ def check_bounds(settings: Any) -> None:
         for number in value if isinstance(value, tuple) else (value,):
             if isinstance(number, float) and not math.isfinite(number):
                 raise WrongCall(f"{name} is {number}; it must be a finite number")
-            if bounds is not None and number is not None and number not in bounds:
+            if bounds is None or number is None:
+                continue
+            if not isinstance(number, int | float):
+                raise WrongCall(f"{name} is {number!r}; expected a number")
+            if number not in bounds:
                 raise WrongCall(f"{name} is {number}; it must be {bounds}")
 
 

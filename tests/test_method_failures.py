@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 import torch
+from click.testing import CliRunner
 from contract_toy import TOY, Keep, Take, with_changed_descendant, with_expander, with_extractor
 
 import learngene_zoo as lg
 from learngene_zoo import lifecycle
+from learngene_zoo.artifacts.descendant import Descendant, assemble
 from learngene_zoo.artifacts.learngene import Learngene, load_learngene
-from learngene_zoo.cli.main import describe_error
+from learngene_zoo.cli.main import describe_error, main
 from learngene_zoo.errors import BadFile, BadPlugin, MethodFailed, Unavailable
 from learngene_zoo.method.contract import METHODS, Method, details_of
 from learngene_zoo.storage import WEIGHTS, Tensors
@@ -82,6 +84,46 @@ def test_a_model_with_wrong_tensors_is_not_written(
     assert not list(tmp_path.iterdir())
     with pytest.raises(BadPlugin, match=f"{NAMED} .*{says}"):
         lg.expand(learngene, layers=2, classes=5)
+
+
+def test_a_tensor_of_the_initialisation_that_does_not_fit_names_the_method(
+    learngene: Learngene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for parts, says in (
+        ({"norm.weight": torch.ones(31)}, r"norm.weight has shape \(31,\)"),
+        ({"norm.more": torch.ones(32)}, "has no tensor norm.more"),
+    ):
+        method = with_expander(
+            __call__=lambda self, gene, target, run, parts=parts: assemble(
+                target.apply(gene.config.spec), parts, seed=0
+            )
+        )
+        register(method, monkeypatch)
+        with pytest.raises(BadPlugin, match=f"{NAMED} built a wrong tensor: .*{says}"):
+            lg.expand(learngene, layers=2, classes=5)
+
+
+def test_random_tensors_of_partly_inherited_blocks_are_named(
+    learngene: Learngene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learngene.save(tmp_path / "gene")
+    lacking = ["blocks.0.mlp.fc1.weight"]
+
+    def leave_out(made: Descendant) -> Descendant:
+        return replace(made, inherited=made.inherited - {*lacking})
+
+    register(with_changed_descendant(leave_out), monkeypatch)
+    words = ["expand", str(tmp_path / "gene"), "--layers", "2", "-o", str(tmp_path / "model")]
+    result = CliRunner().invoke(main, words)
+    assert (
+        "note: blocks.0.mlp.fc1.weight of partly inherited blocks is random, as the method 'toy' of"
+        in result.stderr
+    )
+    lacking.append("blocks.1.norm1.bias")
+    result = CliRunner().invoke(main, [*words, "--force"])
+    assert "fc1.weight and 1 more tensor of partly inherited blocks are random" in result.stderr
+    lacking[:] = [name for name in learngene.state if name.startswith("blocks.0.")]
+    assert "partly inherited" not in CliRunner().invoke(main, [*words, "--force"]).stderr
 
 
 def test_large_and_half_numbers_are_accepted(

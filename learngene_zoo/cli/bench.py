@@ -35,6 +35,7 @@ from learngene_zoo.tasks.catalogue import tasks_named
 if TYPE_CHECKING:
     from learngene_zoo.bench.grid.cell import Cell
     from learngene_zoo.bench.grid.search import Choice
+    from learngene_zoo.bench.grid.tuning import GridTuning
     from learngene_zoo.bench.results.rows import Row
     from learngene_zoo.bench.running.executors import Executor
     from learngene_zoo.settings import Json
@@ -60,9 +61,12 @@ def bench(
     if claim:
         _claims(claim, options["budget"], job, executor)
         return
+    if options["plan"] and options["report"]:
+        raise WrongCall("--plan and --report exclude each other; choose one")
     if not options["report"]:
         _measure(references, options, job, executor)
-    _report(job)
+    if not options["plan"]:
+        _report(job)
 
 
 def _measure(
@@ -89,6 +93,9 @@ def _measure(
         else cells
     )
     tuning = choose_tuning(cells, options, job.run.offline)
+    if options["plan"]:
+        _print_plan(cells, tuning, job)
+        return
     choices: dict[str, Choice] = {}
     if tuning.space.arms and tuning.space.size > 1:
 
@@ -114,6 +121,16 @@ def _measure(
             say(line)
 
     run_grid(cells, job.out, job.run, executor(cells=len(cells)), say, anew=anew, begin=begin)
+
+
+def _print_plan(cells: list[Cell], tuning: GridTuning, job: Job) -> None:
+    """Print how much each stage computes."""
+    from learngene_zoo.bench.running.plan import plan_stages
+
+    stages = plan_stages(cells, tuning, job.out, offline=job.run.offline)
+    print_rows([to_json(stage) for stage in stages], job.as_json, quiet=job.quiet)
+    more = "where trials do not tell rates apart, tuning adds some; " if stages[1:] else ""
+    say_now(f"{more}nothing was started; images are those of training, over all epochs", job)
 
 
 def executor_for(job: Job, workers: int | None, cells: int, ray: str | None = None) -> Executor:
@@ -166,7 +183,7 @@ def _report(job: Job) -> None:
         for table in tables:
             numeric = [index >= table.texts for index in range(len(table.columns))]
             print_table(table.columns, table.rows, numeric, table.title, quiet=job.quiet)
-            print_lines([table.note] if table.note else [])
+            print_lines(table.note.splitlines())
         print_lines([*lines, str(page)])
     grid = read_grid(job.out)
     # An interrupted bench may lack results of an arm.

@@ -273,6 +273,11 @@ def grid_options() -> list[click.Option]:
             help="Also pretrain and distil every size separately, and report from how many "
             "descendants on the learngene is cheaper; no controls.",
         ),
+        click.Option(
+            ["--plan"],
+            is_flag=True,
+            help="Print how much would be computed, and start nothing.",
+        ),
         DetailOption(
             ["--report"],
             is_flag=True,

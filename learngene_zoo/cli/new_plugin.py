@@ -65,8 +65,8 @@ def check_name(name: str) -> None:
         name.isascii() and name.isidentifier() and name == name.lower() and not name.startswith("_")
     ):
         raise WrongCall(
-            f"{name!r} cannot name a plugin; expected lower-case letters, digits and underscores: "
-            "my_method"
+            f"{name!r} cannot name a plugin; expected lower-case letters, digits and underscores, "
+            "the first a letter: my_method"
         )
     taken_names = {*METHODS.references(), *(suite.name for suite in catalogue.suites()[0])}
     if name in taken_names:

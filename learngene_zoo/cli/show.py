@@ -11,7 +11,7 @@ import click
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.card import name_library
-from learngene_zoo.artifacts.learngene import read_config
+from learngene_zoo.artifacts.learngene import LearngeneConfig, read_config
 from learngene_zoo.artifacts.records import CardRecord, Provenance, read_provenance
 from learngene_zoo.artifacts.shelf import kind_of
 from learngene_zoo.cli.job import (
@@ -33,7 +33,7 @@ from learngene_zoo.families.family import Convention, cost
 from learngene_zoo.families.spec import Spec, TextSpec
 from learngene_zoo.method.contract import METHODS, Method, method_of
 from learngene_zoo.method.sizes import AXES, Member
-from learngene_zoo.settings import Json
+from learngene_zoo.settings import Json, to_json
 from learngene_zoo.storage import CONFIG, read_json
 from learngene_zoo.tasks import catalogue
 from learngene_zoo.tasks.task import SPLITS, Task
@@ -170,6 +170,7 @@ def _learngene(folder: Path, convention: Convention, show_all: bool, as_json: bo
         "seed": config.seed,
     }
     method = method_of(config, folder)
+    facts["settings"] = _list_changed_settings(config, method)
     members = lifecycle.plan(folder, convention=convention, offline=True)
     # A method's own records may have the same names; they come after ours and replace none of them.
     short = {
@@ -184,6 +185,17 @@ def _learngene(folder: Path, convention: Convention, show_all: bool, as_json: bo
     _print_heading(as_json, **{**facts, **short, **facts, **listed})
     rows = _with_accuracy(size_rows(members, convention), config.metrics)
     print_sizes([{**row, **_worth(row, config.card)} for row in rows], as_json, show_all)
+
+
+def _list_changed_settings(config: LearngeneConfig, method: Method) -> list[str]:
+    """Return the settings of an extraction that differ from the default preset's, as options."""
+    usual = to_json(method.extractor)
+    used = config.settings if isinstance(config.settings, dict) else {}
+    return [
+        f"--{name.replace('_', '-')} {value}"
+        for name, value in _flat(used).items()
+        if name in usual and value != usual[name] and _is_short(value)
+    ]
 
 
 def _name_size_options(method: Method, spec: Spec, command: str) -> str:

@@ -216,6 +216,7 @@ def finetune(model: str | None, task: str | None, preset: str | None, **options:
 
 # With fewer epochs or steps, more are advised rather than another learning rate.
 MIN_EPOCHS, MIN_STEPS = 4, 100
+MANY_ERRORS = 3  # standard errors that a validation result falls, which are not chance
 SPIKE = 2.0  # a training loss that is so many times that of the first epoch
 
 
@@ -254,8 +255,11 @@ def advise_training(metrics: Mapping[str, Any], recipe: Mapping[str, Any], noun:
     steps = epochs * math.ceil(metrics["training_images"] / recipe["batch_size"])
     losses = [epoch["loss"] for epoch in metrics.get("history", ()) if "loss" in epoch]
     is_too_fast = any(loss > SPIKE * losses[0] for loss in losses)
-    if is_too_fast:
-        advice = f"a smaller --lr ({recipe['lr']:g} was used, and the training loss rose)"
+    fall = _describe_fall(metrics)
+    if is_too_fast or fall:
+        advice = (
+            f"a smaller --lr ({recipe['lr']:g} was used, and {fall or 'the training loss rose'})"
+        )
     elif epochs < MIN_EPOCHS:
         advice = f"more --epochs ({epochs} were trained)"
     elif steps < MIN_STEPS:
@@ -263,6 +267,20 @@ def advise_training(metrics: Mapping[str, Any], recipe: Mapping[str, Any], noun:
     else:
         advice = f"a smaller --lr ({recipe['lr']:g} was used)"
     return f"try {advice}, or more training {noun}s"
+
+
+def _describe_fall(metrics: Mapping[str, Any]) -> str:
+    """Describe a validation result that falls far below that before training; "" if none does."""
+    history = metrics.get("history", ())
+    name = next((key for row in history[:1] for key in row if key.startswith("validation_")), "")
+    start, *values = [row[name] for row in history if name in row] or [0.0]
+    images = metrics.get("validation_images", 0)
+    if not values or not images or not 0 <= start <= 1:
+        return ""
+    error = max(1 / images, math.sqrt(start * (1 - start) / images))
+    if start - min(values) <= MANY_ERRORS * error:
+        return ""
+    return f"the {name.replace('_', ' ')} fell from {start:.4f} to {min(values):.4f}"
 
 
 def print_training_warning(metrics: Mapping[str, Any]) -> int:

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import torch
 from torch.overrides import TorchFunctionMode
 
-from learngene_zoo.errors import BadFile, Unavailable, WrongCall
+from learngene_zoo.errors import BadFile, Unavailable, WrongCall, WrongTensor
 from learngene_zoo.families.family import ParameterSpec, Table, family_of, host, table_of
 from learngene_zoo.families.spec import InputFormat, PictureSpec, Spec, TextSpec, require_pictures
 from learngene_zoo.families.text_format import TextFormat, Tokens
@@ -283,14 +283,14 @@ def fill_missing_tensors(
         scheme: as in `initial`.
 
     Raises:
-        WrongCall: for a part that this model does not have, or of another shape.
+        WrongTensor: for a part that this model does not have, or of another shape.
     """
     expected, actual = shapes(spec), shapes_in(parts)
     for name, shape in actual.items():
         if name not in expected:
-            raise WrongCall(f"the model to build has no tensor {name}; leave it out")
+            raise WrongTensor(f"the model to build has no tensor {name}; leave it out")
         if expected[name] != shape:
-            raise WrongCall(
+            raise WrongTensor(
                 f"the tensor {name} has shape {shape}; the model to build needs {expected[name]}"
             )
     fresh = initial(spec, seed, scheme, names=[name for name in expected if name not in actual])

@@ -44,6 +44,7 @@ from learngene_zoo.method.contract import (
     check_descendant,
     check_family,
     check_learngene,
+    describe_random_tensors,
     family,
     method_of,
     report_failure,
@@ -378,6 +379,8 @@ def expand(
             descendant = check_returned(configured, Descendant, configured(gene, target, run))
             check_built(configured, config.spec, target, descendant.spec)
             check_descendant(config.method, descendant)
+        if note := describe_random_tensors(config.method, descendant):
+            say(run, f"note: {note}")
         origins = {
             **_origins_for(task, named if out is not None else None, run),
             **_origins_of_ancestries(gene.config, run),

@@ -22,6 +22,7 @@ from learngene_zoo.errors import (
     BadPlugin,
     MethodFailed,
     WrongCall,
+    WrongTensor,
     ZooError,
     is_shortage,
     unknown,
@@ -35,9 +36,11 @@ from learngene_zoo.settings import (
     check_bounds,
     from_json,
     settings_of,
+    with_settings,
 )
 from learngene_zoo.storage import CONFIG
 from learngene_zoo.tasks.catalogue import DEFAULT_TASKS, SOURCE_TASK, tasks_named
+from learngene_zoo.text import count_noun
 
 if TYPE_CHECKING:
     from learngene_zoo.artifacts.descendant import Descendant
@@ -234,6 +237,31 @@ def check_descendant(name: str, descendant: Descendant) -> None:
             f"{describe_method(name)} records the tensor {tensor_name!r} as inherited, which its "
             "model does not have"
         )
+
+
+def describe_random_tensors(name: str, descendant: Descendant) -> str:
+    """Return which tensors of partly inherited blocks are random; "" if there are none.
+
+    A method may leave whole blocks, or what is before and after them, to the initialisation. A
+    random tensor among inherited ones of its block is probably one that the method forgot.
+    """
+    from learngene_zoo.families.family import table_of
+
+    table = table_of(descendant.spec)
+    blocks = {tensor_name: table.block_of(tensor_name) for tensor_name in descendant.state}
+    begun = {blocks.get(tensor_name) for tensor_name in descendant.inherited} - {None}
+    drawn = [
+        tensor_name
+        for tensor_name, block in blocks.items()
+        if block in begun and tensor_name not in descendant.inherited
+    ]
+    if not drawn:
+        return ""
+    more = f" and {count_noun(len(drawn) - 1, 'more tensor')}" if drawn[1:] else ""
+    return (
+        f"{drawn[0]}{more} of partly inherited blocks {'are' if more else 'is'} random, as "
+        f"{describe_method(name)} does not build {'them' if more else 'it'}"
+    )
 
 
 def _faults_of_tensors(state: StateDict) -> Iterator[tuple[object, str]]:
@@ -466,9 +494,12 @@ def _faults_of_expander(expander: Any) -> Iterator[str]:
 def _faults_of_settings(settings: Any) -> Iterator[str]:
     try:
         if is_dataclass(settings):
-            settings_of(settings)
+            values = {setting.name: setting.default for setting in settings_of(settings)}
+            with_settings(settings, values)  # raises for a default of another type
     except (TypeError, NameError) as error:  # a type that is not allowed, or not defined
         yield str(error)
+    except WrongCall as error:
+        yield f"{type(settings).__name__}: {error}"
 
 
 METHODS = Plugins("learngene_zoo.methods", "method", Method)
@@ -485,10 +516,12 @@ def report_failure(name: str) -> Iterator[None]:
     """Report an error in the code of a method as `MethodFailed`, with its name and package.
 
     Errors of this package, and those that are due to a lack of memory, disk space or open files,
-    are raised as they are.
+    are raised as they are, but for `WrongTensor`, which becomes `BadPlugin`.
     """
     try:
         yield
+    except WrongTensor as error:
+        raise BadPlugin(f"{describe_method(name)} built a wrong tensor: {error}") from error
     except Exception as error:
         if isinstance(error, ZooError) or is_shortage(error):
             raise

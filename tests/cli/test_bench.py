@@ -150,6 +150,29 @@ def test_a_single_rate_is_used_and_no_augmentation_is_chosen_on_few_images(
     assert [(row["split"], row["lr"]) for row in rows] == [("test", 4e-4)] * 6
 
 
+def test_a_plan_counts_what_is_missing_and_starts_nothing(
+    world: tuple[str, str], tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    asked = ("--epochs", "1,3", "--images", "10", "--plan", "--json")
+    assert json.loads(call(*words(world, out, *asked)).stdout) == [
+        {"stage": "measuring", "cells": 12, "extractions": 2, "images": 6 * (10 + 30)}
+    ]
+    assert not out.exists()
+    tuned = call(*words(world, out, "--images", "10", "--tune", "1e-4,1e-3,1e-2", "--plan"))
+    assert tuned.exit_code == 0, tuned.stderr
+    assert re.search(r"tuning +18 +2 +180\n.*measuring +6 +0 +60\n", tuned.stdout, re.DOTALL)
+    assert "nothing was started" in tuned.stderr
+    assert call(*words(world, out, "--images", "10")).exit_code == 0
+    left = json.loads(call(*words(world, out, *asked)).stdout)
+    assert left == [{"stage": "measuring", "cells": 6, "extractions": 0, "images": 180}]
+    refused = call(*words(world, out, "--plan", "--report"))
+    assert (refused.exit_code, refused.stderr) == (
+        2,
+        "error: --plan and --report exclude each other; choose one\n",
+    )
+
+
 @pytest.mark.slow
 def test_every_arm_is_tuned_equally_often(world: tuple[str, str], tmp_path: Path) -> None:
     """Only validation images are used, and the report states the choices. The folder is small, so

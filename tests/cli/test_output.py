@@ -291,6 +291,25 @@ def test_a_smaller_rate_is_advised_where_the_training_loss_rose() -> None:
     assert "a smaller --lr (0.0001 was used, and the training loss rose)" in advice
 
 
+def test_a_smaller_rate_is_advised_where_the_validation_result_fell() -> None:
+    def advise(*values: float, images: int = 100) -> str:
+        history = [
+            {"epoch": epoch, "loss": 1.0, "validation_accuracy": value}
+            for epoch, value in enumerate(values)
+        ]
+        metrics = {"epochs": 2, "training_images": 40, "validation_images": images}
+        recipe = {"lr": 1e-3, "batch_size": 64}
+        return train_command.advise_training({**metrics, "history": history}, recipe, "image")
+
+    assert advise(0.9, 0.5, 0.7) == (
+        "try a smaller --lr (0.001 was used, and the validation accuracy fell from 0.9000 to "
+        "0.5000), or more training images"
+    )
+    more = "try more --epochs (2 were trained), or more training images"
+    assert advise(0.9, 0.85, 0.85) == more
+    assert advise(1.0, 0.5, 0.75, images=4) == more
+
+
 def test_a_title_may_depend_on_the_columns_that_are_shown(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

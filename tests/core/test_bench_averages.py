@@ -235,7 +235,7 @@ def test_methods_are_compared_with_each_other_and_the_better_comes_first() -> No
     (message,) = captions.explanations(summary)
     assert message == (
         "[low, high] of one task: 95 % interval over its test images, seeds pooled "
-        "(before training: over seeds)"
+        "(before training: over seeds, of two seeds their range)"
     )
 
 

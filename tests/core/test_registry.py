@@ -46,7 +46,8 @@ def lgzoo(line: str) -> Result:
 
 TOY = """
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Annotated, Literal
+from learngene_zoo.settings import Bounds
 from learngene_zoo.method.contract import METHODS
 SCRATCH = METHODS.load("scratch")
 
@@ -101,6 +102,7 @@ def test_finding_methods_imports_none_of_them(site: Path) -> None:
         ("import sys; sys.exit(3)", "fails to import: SystemExit"),
         ("", "fails to import: AttributeError"),
         ("METHOD = 3", "expected a learngene_zoo Method at .*, got int"),
+        ("METHOD = int", "got type int; the entry point names a Method as MODULE:NAME"),
         (
             "from lgzoo_baselines.trained.scratch import SCRATCH as METHOD",
             "its name is 'scratch'",
@@ -338,8 +340,8 @@ def test_a_package_with_the_name_of_its_plugin_is_not_offered_as_a_choice(site: 
             "learngene_zoo>=2,<3",
             f"needs learngene-zoo>=2,<3, and this is {__version__}; it fails to import: ",
         ),
-        ("learngene-zoo>=1.0,<2", "(zoo_early:METHOD) fails to import: "),
-        ("numpy>=9999", "(zoo_early:METHOD) fails to import: "),
+        ("learngene-zoo>=1.0,<2", "METHOD of the package zoo_early) fails to import: "),
+        ("numpy>=9999", "METHOD of the package zoo_early) fails to import: "),
     ],
 )
 def test_a_plugin_for_another_version_is_reported_as_such(
@@ -348,7 +350,34 @@ def test_a_plugin_for_another_version_is_reported_as_such(
     source = "from learngene_zoo.plugin import of_the_future"
     install(site, "zoo_early", "early = zoo_early:METHOD", source, needs)
     _, [broken] = METHODS.load_all()
-    assert f"{says}ImportError(" in broken.reason
+    assert f"{says}ImportError: " in broken.reason
+    assert broken.reason.endswith("; correct the package, or uninstall zoo_early")
+
+
+@pytest.mark.parametrize("part", ["extractor", "expander"])
+@pytest.mark.parametrize(
+    ("name", "field", "says"),
+    [
+        ("text", "odd: int = '2'", '{kind}: odd is "2"; expected a value of type int'),
+        (
+            "bounded",
+            "odd: Annotated[int, 'x', Bounds(least=1)] = '2'",
+            "odd is '2'; expected a num",
+        ),
+        ("low", "odd: Annotated[int, 'x', Bounds(least=1)] = 0", "odd is 0; it must be at least 1"),
+    ],
+)
+def test_a_default_that_is_not_allowed_is_refused(
+    site: Path, part: str, name: str, field: str, says: str
+) -> None:
+    method = f"{part}_{name}"
+    install_toy(site, method, **{part: field})
+    kind = {"extractor": "Shape", "expander": "Draw"}[part]
+    result = lgzoo(f"extract {method}")
+    assert result.exit_code == 1
+    assert says.format(kind=kind) in result.stderr
+    assert method in result.stderr
+    assert len(result.stderr.splitlines()) == 1
 
 
 @pytest.mark.parametrize("part", ["extractor", "expander"])

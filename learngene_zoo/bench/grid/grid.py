@@ -97,7 +97,8 @@ def standard_arms(
     for name in settings or {}:
         if name not in methods:
             raise WrongCall(
-                f"settings for {name}, but the methods of this grid are {', '.join(methods)}"
+                f"settings for {name}, but the methods of this grid are {', '.join(methods)}; add "
+                f"--method {name}, or leave its settings out"
             )
     arms = []
     for name in dict.fromkeys(methods):

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 from learngene_zoo.bench.grid.cell import Cell
-from learngene_zoo.bench.results.rows import Row
+from learngene_zoo.bench.results.rows import Row, limit_of_chance, variance_of
 from learngene_zoo.errors import TrainingFailed
 
 Augment = Literal["none", "light", "rand", "deit"]  # a recipe's
@@ -280,20 +280,10 @@ def result_of(row: Row) -> Result:
     """
     if row.error is not None:
         return Result(error=row.error)
-    value, least, variance = row.value or 0.0, -math.inf, 0.0
-    if row.chance is not None and row.evaluated:
-        least = row.chance + SIGMAS * math.sqrt(_variance_of(row, row.chance))
-        variance = _variance_of(row, value)
+    value, least, variance = row.value or 0.0, limit_of_chance(row, SIGMAS), 0.0
+    if least > -math.inf:
+        variance = variance_of(row, value)
     return Result(value=100 * value, least=100 * least, variance=100**2 * variance)
-
-
-def _variance_of(row: Row, value: float) -> float:
-    """Return the variance of a value of the row's metric, over other images.
-
-    It is that of a share of the images, or of a correlation.
-    """
-    spread = (1 - value**2) ** 2 if row.metric == "matthews" else value * (1 - value)
-    return spread / row.evaluated
 
 
 def choose(

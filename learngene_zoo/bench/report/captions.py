@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from learngene_zoo.bench.results.averages import MIN_COUNT, Average, Interval
+from learngene_zoo.bench.results.rows import limit_of_chance
 from learngene_zoo.bench.results.summary import Line, Summary
 from learngene_zoo.text import count_noun
 
@@ -39,13 +40,14 @@ NOTES = (
 INTERVALS: dict[Interval, str] = {  # explanations of the numbers beside a mean
     "tasks_seeds": "[low, high] of averages: 95 % interval over tasks and seeds",
     "images": "[low, high] of one task: 95 % interval over its test images, seeds pooled "
-    "(before training: over seeds)",
+    "(before training: over seeds, of two seeds their range)",
     "seeds": "[low, high]: 95 % interval over seeds",
-    "range": f"(low to high): range over tasks and seeds; an interval over them needs {MIN_COUNT} "
-    "of each",
+    "range": "(low to high): range over seeds, of average gains also over tasks; an interval "
+    f"needs {MIN_COUNT} of each",
 }
 FEW_TASKS = 3  # with at most this many tasks, gains are also shown task by task
 SHOWN_ARMS = 3  # of those at chance
+MANY_ERRORS = 1.96  # standard errors above chance that a useful result has at least
 
 
 def describe_missing(summary: Summary) -> list[str]:
@@ -107,11 +109,19 @@ def describe_losses(summary: Summary) -> str:
 
 
 def describe_arms_at_chance(summary: Summary) -> str:
-    """Return a warning if results after training are no better than a constant answer, or ""."""
+    """Return a warning if results after training are no better than a constant answer, or "".
+
+    Arms that are the same model, trained at the same rate, count once.
+    """
     trained = [row for row in summary.rows if row.epochs and row.chance is not None]
     largest = max((row.epochs for row in trained), default=0)
-    trained = [row for row in trained if row.epochs == largest]
-    at_chance = [row for row in trained if (row.value or 0.0) <= (row.chance or 0.0)]
+    models = {
+        (row.weights or row.key, row.task, row.seed, row.split, row.images, row.lr): row
+        for row in reversed(trained)
+        if row.epochs == largest
+    }
+    trained = [*reversed(models.values())]
+    at_chance = [row for row in trained if (row.value or 0.0) <= limit_of_chance(row, MANY_ERRORS)]
     if not at_chance:
         return ""
     arms = list(dict.fromkeys(row.arm for row in at_chance))

@@ -43,7 +43,7 @@ def compact(summary: Summary) -> list[TextTable]:
         (line.condition.split, line.condition.metric) for line in summary.averages
     )
     tables = [_compact(summary, split, metric) for split, metric in kinds]
-    note = "; ".join(filter(None, (describe_losses(summary), describe_arms_at_chance(summary))))
+    note = "\n".join(filter(None, (describe_losses(summary), describe_arms_at_chance(summary))))
     return [*tables[:-1], *(replace(table, note=note) for table in tables[-1:])]
 
 

@@ -19,7 +19,8 @@ PROBE = "probe"  # the column of the ridge regression of the features before any
 class TextTable:
     """A title, and rows of texts by column.
 
-    The first `texts` columns are words, the others numbers. The note is shown below the table.
+    The first `texts` columns are words, the others numbers. The lines of the note are shown below
+    the table.
     """
 
     title: str
@@ -93,7 +94,7 @@ def markdown(tables: Iterable[TextTable]) -> str:
     return (
         "\n\n".join(
             f"### {escaped(table.title)}\n\n{markdown_table(table)}"
-            + (f"\n\n{escaped(table.note)}" if table.note else "")
+            + "".join(f"\n\n{escaped(line)}" for line in table.note.splitlines())
             for table in tables
         )
         + "\n"

@@ -137,8 +137,7 @@ def same_models(conditions: Mapping[Condition, Mapping[str, Sequence[Row]]]) -> 
     by_size: dict[str, dict[str, list[Row]]] = {}
     for condition in sorted(conditions):
         for name, rows in conditions[condition].items():
-            if rows[0].control is None:
-                by_size.setdefault(condition.size_in_words, {}).setdefault(name, []).extend(rows)
+            by_size.setdefault(condition.size_in_words, {}).setdefault(name, []).extend(rows)
     sizes: dict[tuple[str, ...], list[str]] = {}
     for size, arms in by_size.items():
         for group in _groups(arms):

@@ -9,6 +9,7 @@ process that died.
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -105,6 +106,29 @@ class Row:
             raise WrongCall(
                 f"correct is not one hexadecimal digit for every four of {self.evaluated} images"
             )
+
+
+def limit_of_chance(row: Row, errors: float) -> float:
+    """Return the value that a row must exceed to be better than a constant answer.
+
+    It is -inf in rows of earlier versions, which do not record the chance level.
+
+    Args:
+        row: with the value of the best constant answer.
+        errors: standard errors above that value, which other images might give by chance.
+    """
+    if row.chance is None:
+        return -math.inf
+    return row.chance + errors * math.sqrt(variance_of(row, row.chance))
+
+
+def variance_of(row: Row, value: float) -> float:
+    """Return the variance of a value of the row's metric, over other images.
+
+    It is that of a share of the images, or of a correlation; 0 if their number is unknown.
+    """
+    spread = (1 - value**2) ** 2 if row.metric == "matthews" else value * (1 - value)
+    return spread / row.evaluated if row.evaluated else 0.0
 
 
 def pack_flags(correct: tuple[bool, ...]) -> str:
