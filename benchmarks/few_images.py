@@ -69,7 +69,7 @@ BUNDLED_MODELS = (
 BUNDLED_TASKS = ("digits", "fashion_mnist", "petals", "signs")
 TEXT_MODELS = (("first_k", 3, 384), ("first_k", 6, 384), ("weight_selection", 6, 256))
 TEXT_TASKS = ("wordnet", "debian_sections", "sentiment")
-TEXT_VARIANTS = {64: ((1.0, 1.0), (0.2, 5.0), (1.0, 5.0))}
+TEXT_VARIANTS = {64: ((1.0, 1.0), (0.2, 5.0), (1.0, 5.0), (3.0, 5.0))}
 
 
 class Grid(NamedTuple):

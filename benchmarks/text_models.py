@@ -14,10 +14,10 @@ Measured:
     blocks      the same for 4 of its blocks: the first, evenly spaced ones, and those of `lsamd`,
                 whose search has one epoch of 200 texts of each of three tasks
     finetune    `lgzoo finetune` with its defaults on 2,000 training texts, 6 epochs
-    arms        fine-tuned on 500 training texts for 6 epochs with the default rate, three seeds,
-                for some methods of each size, random weights and the shuffled control; the last two
-                have the better of two rates on validation texts (the defaults of pretrained and of
-                random weights)
+    arms        fine-tuned on 500 training texts for 6 epochs, three seeds, for some methods of each
+                size, random weights and the shuffled control, with the default rates of version
+                1.0.0: 1e-4, of the bundled model that of its width. Random weights and the control
+                have the better of these two on validation texts
     similarity  the correlation of the cosine similarities of 700 test texts of `debian_sections`
                 with those by MiniLM-L6: the first blocks, `closed_form` of 600 training texts, and
                 `heal` of that on 3,000 texts, 3 epochs
@@ -127,6 +127,7 @@ WORDS_ARMS: tuple[tuple[str, int, int, Control | None], ...] = (
         if (method, width) != ("weight_selection", WORDS_WIDTH)
     ),
 )
+ARM_LR = 1e-4
 ARM_TASKS = ("sentiment", "debian_sections", "wordnet", "acceptability")
 SEEDS = 3
 PENALTY_TASK, PENALTIES = "wordnet", (1e-3, 1e-2, 1e-1, 1.0, 10.0)
@@ -337,9 +338,9 @@ def measure_arm(cell: Cell, ancestry: str) -> None:
     start = time.monotonic()
     run = Run(seed=cell.seed, threads=1, device=machine.DEVICE, ancestry=ancestry)
     model = build_model(cell, ancestry, run)
-    rates = [lifecycle.choose_rates(model)[0]]
+    rates = [lifecycle.rate_for(model.width) if cell.ancestry == WORDS else ARM_LR]
     if cell.control or cell.method == "scratch":
-        rates = [lifecycle.INHERITED_LR, lifecycle.rate_for(model.width)]
+        rates = [ARM_LR, lifecycle.rate_for(model.width)]
     best: Any = {}
     for lr in rates:
         recipe = {"lr": lr, "epochs": EPOCHS}

@@ -308,7 +308,8 @@ RATE = (
     f"{lifecycle.FINETUNE.lr:g} up to width {lifecycle.FULL_RATE}; wider "
     f"{lifecycle.FINETUNE.lr * lifecycle.FULL_RATE:g}/width, or {lifecycle.INHERITED_LR:g} if "
     f"pretrained; of pretrained models on images N/{lifecycle.WARMUP_STEPS} of that if an epoch "
-    f"has N < {lifecycle.WARMUP_STEPS} steps"
+    f"has N < {lifecycle.WARMUP_STEPS} steps; of those of texts {lifecycle.TEXT_LR:g}, or "
+    f"{lifecycle.TEXT_LR * lifecycle.FULL_RATE:g}/width of a wider ancestry model"
 )
 WARMUP = f"{lifecycle.FINETUNE.warmup:g}; at least {lifecycle.WARMUP_STEPS} steps if pretrained"
 DECAY = (

@@ -31,6 +31,7 @@ from learngene_zoo.lifecycle.rates import FINETUNE as FINETUNE
 from learngene_zoo.lifecycle.rates import FULL_RATE as FULL_RATE
 from learngene_zoo.lifecycle.rates import INHERITED_DECAY as INHERITED_DECAY
 from learngene_zoo.lifecycle.rates import INHERITED_LR as INHERITED_LR
+from learngene_zoo.lifecycle.rates import TEXT_LR as TEXT_LR
 from learngene_zoo.lifecycle.rates import WARMUP_STEPS as WARMUP_STEPS
 from learngene_zoo.lifecycle.rates import adapt_to_steps as adapt_to_steps
 from learngene_zoo.lifecycle.rates import choose_fit as choose_fit

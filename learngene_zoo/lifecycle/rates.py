@@ -11,6 +11,7 @@ from learngene_zoo.method.rates import FLAT_LR, scale_rate
 from learngene_zoo.method.rates import FULL_RATE as FULL_RATE
 from learngene_zoo.method.rates import INHERITED_DECAY as INHERITED_DECAY
 from learngene_zoo.method.rates import INHERITED_LR as INHERITED_LR
+from learngene_zoo.method.rates import TEXT_LR as TEXT_LR
 from learngene_zoo.settings import Recipe
 from learngene_zoo.text import count_noun
 
@@ -31,10 +32,13 @@ INHERITED_HEAL_LR, HEAL_LR = FLAT_LR, 1e-3
 def choose_rates(model: Descendant | TimmModel) -> tuple[float, float]:
     """Return the default learning rate and layer decay of `finetune` for a model.
 
-    A model that inherits from an ancestry model wider than `FULL_RATE`, or is one of timm's wider
-    than that, has `INHERITED_LR` and `INHERITED_DECAY`. Any other has `rate_for` its width, and no
-    layer decay. docs/results/finetuning.md has the measurements.
+    A pretrained model of texts has `TEXT_LR`, scaled with the width of its ancestry model. A model
+    of images that inherits from an ancestry model wider than `FULL_RATE`, or is one of timm's wider
+    than that, has `INHERITED_LR` and `INHERITED_DECAY`. Any other has `rate_for` its width. Only
+    the second kind has a layer decay. docs/results/finetuning.md has the measurements.
     """
+    if _is_text(model) and is_pretrained(model):
+        return scale_rate(TEXT_LR, _find_inherited_width(model) or model.width), 1.0
     if _find_inherited_width(model) > FULL_RATE:
         return INHERITED_LR, INHERITED_DECAY
     return rate_for(model.width), 1.0
@@ -78,11 +82,10 @@ def choose_fit(model: Descendant | TimmModel, task: Task) -> Fit | None:
     measurements). A model that does not crop, keeps its head, or has a class for every pixel is
     left as it is.
     """
-    from learngene_zoo.families.text_format import TextFormat
     from learngene_zoo.training.heads import has_trained_head
 
-    form = model.input_format
-    if isinstance(form, TextFormat) or task.dense or form.view.crop_mode != "center":
+    form: Any = model.input_format
+    if _is_text(model) or task.dense or form.view.crop_mode != "center":
         return None
     if has_trained_head(model, task):
         return None
@@ -113,6 +116,13 @@ def is_pretrained(model: Descendant | TimmModel) -> bool:
     )
 
 
+def _is_text(model: Descendant | TimmModel) -> bool:
+    """Return whether a model takes texts."""
+    from learngene_zoo.families.text_format import TextFormat
+
+    return isinstance(model.input_format, TextFormat)
+
+
 def _find_inherited_width(model: Descendant | TimmModel) -> int:
     """Return the width of the widest ancestry model; 0 if nothing was inherited.
 
@@ -139,9 +149,11 @@ def describe_rates(model: Descendant | TimmModel, recipe: Recipe, images: int) -
     usual, usual_decay = choose_rates(model)
     width, has_decay = _find_inherited_width(model), recipe.layer_decay == usual_decay != 1
     decay = f" and the layer decay {recipe.layer_decay:g}" if has_decay else ""
-    reason = f"models of width {model.width}"
-    if width > FULL_RATE:
-        reason = f"models with weights of a pretrained model of width {width}"
+    reason, kind = f"models of width {model.width}", ""
+    if _is_text(model) and is_pretrained(model):
+        width, kind = width or model.width, " of texts"
+    if width > FULL_RATE or kind:
+        reason = f"models with weights of a pretrained model{kind} of width {width}"
     line = (
         f"the learning rate was {recipe.lr:g}{decay}, the default{'s' if has_decay else ''} of "
         f"{reason}"

@@ -25,6 +25,9 @@ FULL_RATE = 96
 INHERITED_LR, INHERITED_DECAY = 1e-4, 0.75
 # The same without layer decay; see benchmarks/heal_rates.py.
 FLAT_LR = 5e-5
+# Of pretrained models of texts up to width 96, wider ones by `scale_rate`; see
+# benchmarks/text_rates.py.
+TEXT_LR = 1e-3
 
 
 def scale_rate(lr: float, width: int) -> float:

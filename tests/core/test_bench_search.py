@@ -29,6 +29,7 @@ from learngene_zoo.bench.grid.tuning import (
     with_default_rates,
 )
 from learngene_zoo.errors import TrainingFailed, WrongCall
+from learngene_zoo.families.bert.spec import BertSpec
 from learngene_zoo.lifecycle.rates import rate_for
 from learngene_zoo.method.rates import INHERITED_DECAY, INHERITED_LR
 from learngene_zoo.settings import Recipe
@@ -359,6 +360,12 @@ def test_untuned_arms_of_a_wide_ancestry_model_have_the_rates_of_fine_tuning(
     )
     assert explain_untuned(with_default_rates(build("wide"))).startswith(start)
     assert with_default_rates(build("small")) == build("small")
+    spec = BertSpec(
+        layers=2, width=384, heads=6, classes=0, vocabulary=40, positions=12, pad_token=0
+    )
+    monkeypatch.setattr("learngene_zoo.bench.grid.tuning.ancestry_spec", lambda name, offline: spec)
+    [texts, *_] = with_default_rates(build("wide"))
+    assert (texts.arm.name, texts.recipe.lr, texts.recipe.layer_decay) == ("first_k", 2.5e-4, 1.0)
 
 
 def test_the_threshold_is_the_measured_one(checkout: Path) -> None:

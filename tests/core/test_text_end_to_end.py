@@ -12,9 +12,11 @@ import torch
 from text_models_toy import BERT, SPECS, WORDS, draw_words, write_tokenizer
 
 from learngene_zoo import lifecycle
+from learngene_zoo.artifacts.descendant import Descendant
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.forward import compute_pooled, spread_pooled
 from learngene_zoo.families.tensors import initial, model_of
+from learngene_zoo.lifecycle.rates import describe_rates
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import Recipe
@@ -76,6 +78,26 @@ def test_transformers_predicts_what_evaluate_counts(learngene: Path, tmp_path: P
         lifecycle.convert(tuned, tmp_path / "converted", format="timm", run=run)
     result = lifecycle.evaluate(tuned, task=task, run=run)
     assert result.value == np.mean(judged.rows[:, 0] == judged.rows[:, 1])
+
+
+def test_a_pretrained_model_of_texts_has_a_rate_by_its_ancestry_models_width(
+    learngene: Path,
+) -> None:
+    heir = lifecycle.expand(learngene, layers=2)
+    assert lifecycle.choose_rates(heir) == (1e-3, 1.0)
+
+    def change(width: int, inherited: frozenset[str], **more: Any) -> Descendant:
+        records: Any = [{"spec": {"width": width}}]
+        return replace(heir, inherited=inherited, provenance={"ancestries": records, **more})
+
+    assert lifecycle.choose_rates(change(384, heir.inherited)) == (2.5e-4, 1.0)
+    assert lifecycle.choose_rates(change(384, frozenset())) == (3e-3, 1.0)
+    assert lifecycle.choose_rates(change(384, frozenset(), trained_on="words")) == (1e-3, 1.0)
+    line = describe_rates(change(384, heir.inherited), replace(lifecycle.FINETUNE, lr=2.5e-4), 640)
+    assert line == (
+        "the learning rate was 0.00025, the default of models with weights of a pretrained model "
+        "of texts of width 384"
+    )
 
 
 def test_a_task_of_images_is_refused_before_anything_is_built(learngene: Path) -> None:

@@ -12,7 +12,7 @@ from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.spec import Spec, TextSpec
 from learngene_zoo.lifecycle.rates import rate_for
 from learngene_zoo.method.contract import METHODS
-from learngene_zoo.method.rates import FULL_RATE, INHERITED_DECAY, INHERITED_LR
+from learngene_zoo.method.rates import FULL_RATE, INHERITED_DECAY, INHERITED_LR, TEXT_LR, scale_rate
 from learngene_zoo.pretrained.ancestry import ancestry_spec
 from learngene_zoo.text import count_noun
 
@@ -156,8 +156,9 @@ def _with_default_rate(cell: Cell, ancestry: Spec | None, named: Collection[str]
     )
     recipe: dict[str, Any] = {"lr": rate_for(cell.width or ancestry.width)}
     if has_pretrained_rate:
-        decay = 1.0 if isinstance(ancestry, TextSpec) else INHERITED_DECAY
-        recipe = {"lr": INHERITED_LR, "layer_decay": decay}
+        recipe = {"lr": INHERITED_LR, "layer_decay": INHERITED_DECAY}
+        if isinstance(ancestry, TextSpec):
+            recipe = {"lr": scale_rate(TEXT_LR, ancestry.width), "layer_decay": 1.0}
     changes = {name: value for name, value in recipe.items() if name not in named}
     return replace(cell, recipe=replace(cell.recipe, **changes))
 
