@@ -100,9 +100,10 @@ def describe_losses(summary: Summary) -> str:
         return ""
     worst = losses[0]
     assert worst.untrained is not None
+    start = "this training harms most arms: " if 2 * len(losses) > len(largest) else ""
     return (
-        f"{len(losses)} of {count_noun(len(largest), 'average')} end below their result before "
-        f"training ({worst.arm}: {100 * worst.untrained.value:.1f} to "
+        f"{start}{len(losses)} of {count_noun(len(largest), 'average')} end below their result "
+        f"before training ({worst.arm}: {100 * worst.untrained.value:.1f} to "
         f"{100 * worst.value.value:.1f}): gains over such arms are partly their loss; see the "
         "gains before training, or train with more --epochs or other rates (--tune)"
     )
@@ -140,7 +141,7 @@ def _lose(line: Line) -> float:
 
 
 def explanations(summary: Summary) -> list[str]:
-    """Return the meaning of brackets and parentheses in the tables, one sentence for each kind."""
+    """Return the meaning of brackets, parentheses and some columns, one sentence for each."""
     shown_tasks = len(summary.tasks) <= FEW_TASKS
     averages = [gain for line in summary.averages for gain in gains_of(line).values() if gain]
     averages += [
@@ -150,7 +151,18 @@ def explanations(summary: Summary) -> list[str]:
     ]
     averages += [pair.difference for pair in summary.pairs if pair.task is None and not pair.same]
     kinds = {gain.interval for gain in averages}
-    return [text for kind, text in INTERVALS.items() if kind in kinds]
+    columns = [
+        text
+        for text, values in (
+            ("real: on the real tasks alone", [line.real for line in summary.averages]),
+            (
+                "left out: on the generated tasks that look unlike those of `source`",
+                [line.left_out for line in summary.averages],
+            ),
+        )
+        if any(values)
+    ]
+    return [*(text for kind, text in INTERVALS.items() if kind in kinds), *columns]
 
 
 def state(summary: Summary) -> str:
