@@ -250,7 +250,9 @@ def test_one_that_fails_to_import_is_reported_and_disturbs_nothing(
     assert "sick" in listed.stderr
     doctor = lgzoo("doctor", site=folder, cwd=tmp_path)
     assert doctor.returncode == 1, doctor.stdout
-    assert "not today" in doctor.stdout
+    assert "fails to import: RuntimeError: not today; correct the package" in " ".join(
+        doctor.stdout.split()
+    )
     extract = lgzoo("extract", "sick", site=folder, cwd=tmp_path)
     assert extract.returncode == 1
     assert "not today" in extract.stderr
