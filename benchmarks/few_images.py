@@ -1,10 +1,10 @@
 """Which learning rate and warm-up does fine-tuning need with few training images or texts?
 
 Varied: the number of training images, the learning rate as a multiple of the rate of a training
-with 500 images (of texts a multiple of 1e-4), and the epochs of warm-up of 20 (`VARIANTS`), on models built from a real DINOv2-S
-at 56 pixels, from the bundled ancestry model, and with texts from a MiniLM. The grid
-`dinov2-stamps` has the models of DINOv2-S at 112 pixels on a task that was not used to choose the
-defaults.
+with 500 images (of texts a multiple of 1e-4), and the epochs of warm-up of 20 (`VARIANTS`), on
+models built from a real DINOv2-S at 56 pixels, from the bundled ancestry model, and with texts from
+a MiniLM. The grid `dinov2-stamps` has the models of DINOv2-S at 112 pixels on a task that was not
+used to choose the defaults.
 
 Measured: the accuracy before training, with the head of a ridge regression, and after the last
 epoch, on at most 400 other images of the task's training split (176 of stamps); all other settings
