@@ -40,7 +40,9 @@ from learngene_zoo.errors import TrainingFailed
 from learngene_zoo.method.sizes import Target
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
+from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks.catalogue import open_task
+from learngene_zoo.tasks.task import Task
 from learngene_zoo.training.evaluate import evaluate
 from learngene_zoo.training.fit import fit
 from learngene_zoo.training.heads import initialise_head
@@ -173,6 +175,24 @@ def measure_cell(cell: Cell, ancestry: str | None) -> dict[str, Any]:
         recipe = replace(recipe, augment="none")
     else:
         recipe = replace(recipe, layer_decay=decay)
+    return {
+        **cell._asdict(),
+        "lr": recipe.lr,
+        **measure_training(model, task, recipe, run),
+        **machine.describe_device(),
+    }
+
+
+def measure_training(model: Descendant, task: Task, recipe: Recipe, run: Run) -> dict[str, Any]:
+    """Return the accuracies on held-out samples, with the head of a ridge regression and after the
+    last epoch.
+
+    Args:
+        model: with a random head for the task.
+        task: its validation samples are the held-out ones.
+        recipe: of the training.
+        run: how to compute.
+    """
     start, head = initialise_head(model, task, recipe, run)
     before = evaluate(start.model(), task, "validation", start.input_format, run).value
     try:
@@ -181,13 +201,10 @@ def measure_cell(cell: Cell, ancestry: str | None) -> dict[str, Any]:
     except TrainingFailed:
         after = 0.0
     return {
-        **cell._asdict(),
-        "lr": recipe.lr,
         "left_out": head["left_out_accuracy"],
         "before": round(before, 4),
         "after": round(after, 4),
         "held_out": task.sizes["validation"],
-        **machine.describe_device(),
     }
 
 

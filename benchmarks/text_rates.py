@@ -31,15 +31,12 @@ from typing import Any, NamedTuple
 import machine
 import text_models
 from command_line import read_arguments
+from few_images import measure_training
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import Descendant
-from learngene_zoo.errors import TrainingFailed
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.tasks.catalogue import open_task
-from learngene_zoo.training.evaluate import evaluate
-from learngene_zoo.training.fit import fit
-from learngene_zoo.training.heads import initialise_head
 from pages import DOCS, replace_between
 from probes import hold_out_images
 from rows import find_missing, measure_cells, read_rows
@@ -108,19 +105,9 @@ def measure_cell(cell: Cell, ancestry: str) -> dict[str, Any]:
         task.name, task.class_names, seed=derive_seed(run.seed, "head"), dense=False
     )
     recipe = replace(lifecycle.FINETUNE, lr=cell.lr, augment="none")
-    start, head = initialise_head(model, task, recipe, run)
-    before = evaluate(start.model(), task, "validation", start.input_format, run).value
-    try:
-        trained = fit(start, task, recipe, run, judge=False)
-        after = evaluate(trained.model(), task, "validation", start.input_format, run).value
-    except TrainingFailed:
-        after = 0.0
     return {
         **cell._asdict(),
-        "left_out": head["left_out_accuracy"],
-        "before": round(before, 4),
-        "after": round(after, 4),
-        "held_out": task.sizes["validation"],
+        **measure_training(model, task, recipe, run),
         "seconds": round(time.monotonic() - started, 1),
         **machine.describe_device(),
     }
