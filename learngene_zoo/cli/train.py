@@ -216,7 +216,7 @@ def finetune(model: str | None, task: str | None, preset: str | None, **options:
 
 # With fewer epochs or steps, more are advised rather than another learning rate.
 MIN_EPOCHS, MIN_STEPS = 4, 100
-MANY_ERRORS = 3  # standard errors that a validation result falls, which are not chance
+SIGMAS = 3  # standard errors that a validation result falls, which are not chance
 SPIKE = 2.0  # a training loss that is so many times that of the first epoch
 
 
@@ -278,7 +278,7 @@ def _describe_fall(metrics: Mapping[str, Any]) -> str:
     if not values or not images or not 0 <= start <= 1:
         return ""
     error = max(1 / images, math.sqrt(start * (1 - start) / images))
-    if start - min(values) <= MANY_ERRORS * error:
+    if start - min(values) <= SIGMAS * error:
         return ""
     return f"the {name.replace('_', ' ')} fell from {start:.4f} to {min(values):.4f}"
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 from learngene_zoo.bench.grid.cell import Cell
-from learngene_zoo.bench.results.rows import Row, limit_of_chance, variance_of
+from learngene_zoo.bench.results.rows import Row, compute_chance_limit, compute_variance
 from learngene_zoo.errors import TrainingFailed
 
 Augment = Literal["none", "light", "rand", "deit"]  # a recipe's
@@ -280,9 +280,9 @@ def result_of(row: Row) -> Result:
     """
     if row.error is not None:
         return Result(error=row.error)
-    value, least, variance = row.value or 0.0, limit_of_chance(row, SIGMAS), 0.0
+    value, least, variance = row.value or 0.0, compute_chance_limit(row, SIGMAS), 0.0
     if least > -math.inf:
-        variance = variance_of(row, value)
+        variance = compute_variance(row, value)
     return Result(value=100 * value, least=100 * least, variance=100**2 * variance)
 
 

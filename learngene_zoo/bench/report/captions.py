@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from learngene_zoo.bench.results.averages import MIN_COUNT, Average, Interval
-from learngene_zoo.bench.results.rows import limit_of_chance
+from learngene_zoo.bench.results.rows import compute_chance_limit
 from learngene_zoo.bench.results.summary import Line, Summary
+from learngene_zoo.intervals import Z95
 from learngene_zoo.text import count_noun
 
 # Explanations of the tables: printed in the Markdown and on the page.
@@ -47,7 +48,6 @@ INTERVALS: dict[Interval, str] = {  # explanations of the numbers beside a mean
 }
 FEW_TASKS = 3  # with at most this many tasks, gains are also shown task by task
 SHOWN_ARMS = 3  # of those at chance
-MANY_ERRORS = 1.96  # standard errors above chance that a useful result has at least
 
 
 def describe_missing(summary: Summary) -> list[str]:
@@ -122,7 +122,7 @@ def describe_arms_at_chance(summary: Summary) -> str:
         if row.epochs == largest
     }
     trained = [*reversed(models.values())]
-    at_chance = [row for row in trained if (row.value or 0.0) <= limit_of_chance(row, MANY_ERRORS)]
+    at_chance = [row for row in trained if (row.value or 0.0) <= compute_chance_limit(row, Z95)]
     if not at_chance:
         return ""
     arms = list(dict.fromkeys(row.arm for row in at_chance))

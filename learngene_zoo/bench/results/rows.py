@@ -108,7 +108,7 @@ class Row:
             )
 
 
-def limit_of_chance(row: Row, errors: float) -> float:
+def compute_chance_limit(row: Row, errors: float) -> float:
     """Return the value that a row must exceed to be better than a constant answer.
 
     It is -inf in rows of earlier versions, which do not record the chance level.
@@ -119,10 +119,10 @@ def limit_of_chance(row: Row, errors: float) -> float:
     """
     if row.chance is None:
         return -math.inf
-    return row.chance + errors * math.sqrt(variance_of(row, row.chance))
+    return row.chance + errors * math.sqrt(compute_variance(row, row.chance))
 
 
-def variance_of(row: Row, value: float) -> float:
+def compute_variance(row: Row, value: float) -> float:
     """Return the variance of a value of the row's metric, over other images.
 
     It is that of a share of the images, or of a correlation; 0 if their number is unknown.
