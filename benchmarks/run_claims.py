@@ -6,6 +6,7 @@ Measured: the compared differences in points with their intervals, and the verdi
 describes how). Claims without a verdict are listed as filed.
 
 Command: more than a day on two cores, resumable; works in build/claims, where claims share cells.
+An interrupted claim keeps its rows with the results; cells with a row there are not computed again.
 
     python benchmarks/run_claims.py
     python benchmarks/run_claims.py NAME ...       some of them, in this order
@@ -46,6 +47,8 @@ from learngene_zoo.bench.claims.verdict import Verdict, judge
 from learngene_zoo.bench.grid.cell import LEARNGENES
 from learngene_zoo.bench.results.rows import RESULTS, read_rows
 from learngene_zoo.bench.running.executors import Workers
+from learngene_zoo.bench.running.extraction import ANCESTRIES
+from learngene_zoo.bench.running.runner import claim_workspace
 from learngene_zoo.errors import ZooError
 from learngene_zoo.plotting import (
     COLOURS,
@@ -103,17 +106,41 @@ def main() -> None:
 def decide_claim(name: str, workers: int) -> None:
     """Run one claim, print its verdict and write it."""
     claim = load_claim(name)
-    verdict = run_claim(
-        claim, BUILD, Run(threads=1), Workers(workers), lambda text: print(text, file=sys.stderr)
-    )
+    restore_results(KEPT, BUILD)
+    try:
+        verdict = run_claim(
+            claim,
+            BUILD,
+            Run(threads=1),
+            Workers(workers),
+            lambda text: print(text, file=sys.stderr),
+        )
+    finally:
+        keep_results(claim, BUILD, KEPT)
     print("\n".join([*verdict_text(claim, verdict), ""]))
-    KEPT.mkdir(parents=True, exist_ok=True)
-    for path in (verdict_path(claim, BUILD), *(BUILD / LEARNGENES).glob(f"*/{CONFIG}")):
+
+
+def restore_results(kept: Path, build: Path) -> None:
+    """Copy the committed rows that a bench's folder lacks, and the ancestry models' checksums."""
+    claim_workspace(build, anew=False)
+    keep_rows(kept / RESULTS, build / RESULTS)
+    checksums = kept / LEARNGENES / ANCESTRIES
+    if checksums.is_file() and not (build / ANCESTRIES).exists():
+        shutil.copyfile(checksums, build / ANCESTRIES)
+
+
+def keep_results(claim: Claim, build: Path, kept: Path) -> None:
+    """Copy the rows, the learngenes' configs and the verdict, if there is one, to be committed."""
+    targets = {
+        path: kept / path.relative_to(build)
+        for path in (verdict_path(claim, build), *(build / LEARNGENES).glob(f"*/{CONFIG}"))
+    }
+    targets[build / ANCESTRIES] = kept / LEARNGENES / ANCESTRIES
+    for path, target in targets.items():
         if path.is_file():
-            target = KEPT / path.relative_to(BUILD)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, target)
-    keep_rows(BUILD / RESULTS, KEPT / RESULTS)
+    keep_rows(build / RESULTS, kept / RESULTS)
 
 
 def rejudge_claims(folder: Path) -> None:

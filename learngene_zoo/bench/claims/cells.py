@@ -95,15 +95,16 @@ def tuning_cells(
 def cells_of(claim: Claim, choices: Mapping[str, Choice] | None = None) -> list[Cell]:
     """Return the claim's own cells with the chosen rates.
 
-    Without `choices` they have the first candidates, which suffices to count them.
+    Without `choices` they have the first candidates, which suffices to count them. The first seed
+    comes first, so that all cells of one learngene are neighbours if its arms share it.
     """
     if claim.compare.kind == "exact":
         return []
     choices = choices or {name: _first_choice(claim, name) for name in claim.arms}
     return [
         cell
-        for name in claim.arms
         for seed in range(claim.seeds)
+        for name in claim.arms
         for cell in _cells(claim, choices[name], seed, claim.targets, sizes_of(claim, name), "test")
     ]
 
