@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -31,6 +32,7 @@ from learngene_zoo.pretrained.sources import check_source
 from learngene_zoo.runs.progress import report_activity
 from learngene_zoo.settings import to_json
 from learngene_zoo.tasks.catalogue import tasks_named
+from learngene_zoo.text import human_seconds
 
 if TYPE_CHECKING:
     from learngene_zoo.bench.grid.cell import Cell
@@ -127,10 +129,15 @@ def _print_plan(cells: list[Cell], tuning: GridTuning, job: Job) -> None:
     """Print how much each stage computes."""
     from learngene_zoo.bench.running.plan import plan_stages
 
-    stages = plan_stages(cells, tuning, job.out, offline=job.run.offline)
+    run = replace(job.run, threads=job.run.threads or 1)
+    stages = plan_stages(cells, tuning, job.out, run)
     print_rows([to_json(stage) for stage in stages], job.as_json, quiet=job.quiet)
     more = "where trials do not tell rates apart, tuning adds some; " if stages[1:] else ""
     say_now(f"{more}nothing was started; images are those of training, over all epochs", job)
+    seconds = [stage.seconds for stage in stages if stage.seconds is not None]
+    if sum(seconds):
+        text = human_seconds(sum(seconds))
+        say_now(f"one process takes about {text}; several at once (--workers) share it", job)
 
 
 def executor_for(job: Job, workers: int | None, cells: int, ray: str | None = None) -> Executor:

@@ -65,14 +65,21 @@ def choose_tuning(cells: Sequence[Cell], options: dict[str, Any], offline: bool)
 
     A learning rate or augmentation that the user gave is not tuned. Nothing is tuned on a task with
     few validation images, unless --tune lists several rates.
+
+    Raises:
+        WrongCall: an augmentation is given, and the samples are texts.
     """
-    from learngene_zoo.bench.grid.tuning import GridTuning, find_small
+    from learngene_zoo.bench.grid.tuning import GridTuning, find_small, takes_texts
     from learngene_zoo.tasks.catalogue import open_task
 
     given = list_given(options)
     listed = () if "lr" in given else options["tune"] or ()
     rates = (given["lr"],) if "lr" in given else listed or RATES
     augments = (given["augment"],) if "augment" in given else AUGMENTS
+    if takes_texts(cells[0].arm, offline):
+        if given.get("augment", "none") != "none":
+            raise WrongCall(f"texts are not augmented; leave out --augment {given['augment']}")
+        augments = ("none",)
     is_wanted = bool(listed) or len(rates) * len(augments) == 1
     small = (
         {}

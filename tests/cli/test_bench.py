@@ -18,7 +18,7 @@ from bench_toy import make_world, toy_cells
 from learngene_zoo.atomic import DRAFT, digest_of
 from learngene_zoo.bench import demo
 from learngene_zoo.bench.grid.grid import BUDGETS
-from learngene_zoo.bench.running import runner
+from learngene_zoo.bench.running import plan, runner
 from learngene_zoo.cli.bench_options import Numbers
 from learngene_zoo.cli.main import main
 
@@ -155,22 +155,67 @@ def test_a_plan_counts_what_is_missing_and_starts_nothing(
 ) -> None:
     out = tmp_path / "out"
     asked = ("--epochs", "1,3", "--images", "10", "--plan", "--json")
-    assert json.loads(call(*words(world, out, *asked)).stdout) == [
-        {"stage": "measuring", "cells": 12, "extractions": 2, "images": 6 * (10 + 30)}
-    ]
+    (planned,) = json.loads(call(*words(world, out, *asked)).stdout)
+    assert planned.pop("seconds") > 0
+    assert planned == {
+        "stage": "measuring",
+        "cells": 12,
+        "extractions": 2,
+        "images": 6 * (10 + 30),
+    }
     assert not out.exists()
     tuned = call(*words(world, out, "--images", "10", "--tune", "1e-4,1e-3,1e-2", "--plan"))
     assert tuned.exit_code == 0, tuned.stderr
-    assert re.search(r"tuning +18 +2 +180\n.*measuring +6 +0 +60\n", tuned.stdout, re.DOTALL)
+    found = re.search(
+        r"tuning +18 +2 +180 +[\d.]+\n.*measuring +6 +0 +60 +[\d.]+\n", tuned.stdout, re.DOTALL
+    )
+    assert found, tuned.stdout
     assert "nothing was started" in tuned.stderr
+    assert "one process takes about" in tuned.stderr
     assert call(*words(world, out, "--images", "10")).exit_code == 0
-    left = json.loads(call(*words(world, out, *asked)).stdout)
-    assert left == [{"stage": "measuring", "cells": 6, "extractions": 0, "images": 180}]
+    (left,) = json.loads(call(*words(world, out, *asked)).stdout)
+    assert (left["cells"], left["extractions"], left["images"]) == (6, 0, 180)
     refused = call(*words(world, out, "--plan", "--report"))
     assert (refused.exit_code, refused.stderr) == (
         2,
         "error: --plan and --report exclude each other; choose one\n",
     )
+
+
+def test_the_time_of_a_plan_is_that_of_its_passes(
+    world: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With one FLOP a second, the seconds are the FLOPs of trainings, heads and evaluations."""
+    monkeypatch.setattr(plan, "measure_rate", lambda *_: 1.0)
+
+    def count(*options: str) -> float:
+        (stage,) = json.loads(call(*words(world, tmp_path, "--plan", "--json", *options)).stdout)
+        return stage["seconds"]
+
+    none, once, thrice = (count("--epochs", epochs) for epochs in ("0", "1", "3"))
+    assert thrice - once == pytest.approx(2 * (once - none))
+    assert count("--epochs", "1", "--images", "12") < once
+    assert count("--epochs", "1", "--layers", "2") < once
+    assert count("--epochs", "1", "--seeds", "2") == pytest.approx(2 * once, rel=0.01)
+
+
+def test_arms_of_texts_are_compared_without_augmentations(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    table = tmp_path / "moods.csv"
+    table.write_text("text,label\n" + "a good day,up\na bad day,down\n" * 30, encoding="utf-8")
+    asked = ("bench", "--method", "first_k", "--ancestry", "ancestry-words", "--layers", "1")
+    asked += ("--epochs", "1", "--seeds", "1", "-o", str(tmp_path / "out"))
+    named = call(*asked, "--task", "sentiment", "--plan", "--json")
+    tuning, measuring = json.loads(named.stdout)
+    assert (tuning["cells"], measuring["cells"]) == (6 * 3, 6), "three rates and no augmentation"
+    light = call(*asked, "--task", "sentiment", "--augment", "light")
+    assert (light.exit_code, light.stderr) == (
+        2,
+        "error: texts are not augmented; leave out --augment light\n",
+    )
+    done = call(*asked, "--task", f"csv:{table}", "--workers", "1", "--json")
+    assert done.exit_code == 0, done.stderr
+    assert {row["arm"] for row in json.loads(done.stdout)} >= {"first_k", "scratch timm"}
 
 
 @pytest.mark.slow

@@ -158,7 +158,7 @@ def test_a_long_call_states_its_time_and_a_smaller_image_size(
     advice = "images have 16 pixels: --image-size 8 needs about 1/2 of the time"
 
     def find_line(rate: float, *words: str) -> str:
-        monkeypatch.setattr(estimate, "_measure_rate", lambda *_: rate)
+        monkeypatch.setattr(estimate, "measure_rate", lambda *_: rate)
         result = call("--max-params", "9K", *SMALL, *words, "--force")
         assert "stopped before" in result.stderr
         return result.stderr.splitlines()[-2]
@@ -193,7 +193,7 @@ def test_bfloat16_is_advised_where_it_is_measured_to_be_faster(
 
     monkeypatch.setattr(estimate, "SLOWEST", 0.0)
     monkeypatch.setattr(estimate, "has_bf16", lambda run: has_bf16)
-    monkeypatch.setattr(estimate, "_measure_rate", measure)
+    monkeypatch.setattr(estimate, "measure_rate", measure)
     result = call("--max-params", "25K", "--candidates", "3", "--plan", "--json", *words)
     assert result.exit_code == 0, result.stderr
     advice = "--precision bf16 computes about 1.8 times as fast here"
@@ -213,7 +213,7 @@ def test_the_plan_of_a_long_call_advises_a_smaller_image_size(
 ) -> None:
     monkeypatch.setattr(estimate, "ADVISED_PIXELS", 9)
     for rate, is_long in ((1e4, True), (1e12, False)):
-        monkeypatch.setattr(estimate, "_measure_rate", lambda *_, rate=rate: rate)
+        monkeypatch.setattr(estimate, "measure_rate", lambda *_, rate=rate: rate)
         result = call("--max-params", "25K", "--candidates", "3", "--plan", "--json")
         assert result.exit_code == 0, result.stderr
         assert ("16 pixels: --image-size 8 needs about 1/2" in result.stderr) == is_long

@@ -246,6 +246,27 @@ def test_tasks_of_texts_and_of_images_need_two_grids(tmp_path: Path) -> None:
         grid(tasks=["digits", f"folder:{tmp_path}"])
 
 
+WORDS = ("ancestry-words",)
+
+
+def test_named_tasks_of_texts_need_an_ancestry_model_of_texts() -> None:
+    arms = standard_arms(["first_k"], ancestries=WORDS)
+    named = grid(tasks=["entailment", "sentiment"], arms=arms)
+    assert {cell.task for cell in named} == {"entailment", "sentiment"}
+    assert {cell.arm.ancestries for cell in named} == {WORDS}
+    with pytest.raises(
+        WrongCall, match="digits is a task of images, and the ancestry model ancestry-words takes"
+    ):
+        grid(tasks=["digits"], arms=arms)
+    closed_form = standard_arms(["closed_form"], ancestries=WORDS)
+    with pytest.raises(WrongCall, match=r"extracts from forms, a task of images.*--extract-task"):
+        grid(tasks=["sentiment"], arms=closed_form)
+    assert grid(
+        tasks=["sentiment"],
+        arms=standard_arms(["closed_form"], ancestries=WORDS, tasks=["sentiment"]),
+    )
+
+
 def test_a_small_budget_takes_its_own_tasks_or_the_first_ones() -> None:
     quick = BUDGETS["quick"]
     assert set(tasks_of_budget(quick, suite("mini").tasks)) == set(quick.tasks)

@@ -439,7 +439,7 @@ def test_a_task_without_labels_is_refused_with_the_option_that_takes_it(
 
 def test_the_estimate_counts_what_is_done(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With FLOPs of 1 a second, the estimate is the number of FLOPs of all passes."""
-    monkeypatch.setattr(estimate, "_measure_rate", lambda *_: 1.0)
+    monkeypatch.setattr(estimate, "measure_rate", lambda *_: 1.0)
 
     def count(**changes: Any) -> float:
         settings = {"task": f"folder:{data / 'photos'}", "max_params": 30_000, "candidates": 2}
@@ -461,7 +461,7 @@ def test_the_estimate_counts_what_is_done(data: Path, monkeypatch: pytest.Monkey
 def test_the_estimate_counts_extractions_and_expansions_as_methods_state_them(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(estimate, "_measure_rate", lambda *_: 1.0)
+    monkeypatch.setattr(estimate, "measure_rate", lambda *_: 1.0)
     settings = {"task": f"folder:{data / 'photos'}", "max_params": 30_000, "candidates": 2}
 
     def estimate_time() -> float:
@@ -482,7 +482,7 @@ def test_the_estimate_counts_extractions_and_expansions_as_methods_state_them(
 
 def test_work_on_the_processor_is_as_slow_as_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
     speeds = {"bf16": 4.0, "fp32": 2.0}
-    monkeypatch.setattr(estimate, "_measure_rate", lambda *given: speeds[given[2].precision])
+    monkeypatch.setattr(estimate, "measure_rate", lambda *given: speeds[given[2].precision])
     flops, model = estimate.Flops(device=8.0, processor=8.0), torch.nn.Identity()
     assert estimate._compute_seconds(flops, model, SPEC, RUN) == 8.0
     bf16 = replace(RUN, precision="bf16")

@@ -199,7 +199,7 @@ def test_the_estimate_counts_the_tokens_of_texts(monkeypatch: pytest.MonkeyPatch
         measured.append(spec.positions)
         return 1e9
 
-    monkeypatch.setattr(estimate, "_measure_rate", measure)
+    monkeypatch.setattr(estimate, "measure_rate", measure)
     lifecycle.plan_shrink("bert", task="csv:mine.csv", max_params=26_000, run=RUN)
     assert measured == [8]  # three words, padded to 8 of at most 12 tokens
     Path("long.csv").write_text(Path("mine.csv").read_text().replace("cat", "cat " * 9))

@@ -66,7 +66,7 @@ def test_a_forward_pass_counts_as_a_third_of_a_training_step(
     """A backward pass costs about two forward ones."""
     works = [Work(images=100, trained=6), Work(images=100, trained=0, frozen=6)]
     for chosen, layers in ((works[:1], 600), (works[1:], 200), (works, 800)):
-        monkeypatch.setattr(extraction, "_estimate_works", lambda *_, chosen=chosen: chosen)
+        monkeypatch.setattr(extraction, "estimate_works", lambda *_, chosen=chosen: chosen)
         assert extraction.estimate_work(
             Extraction(arm=Arm(name="tal", method="tal"), seed=0)
         ) == pytest.approx(layers)

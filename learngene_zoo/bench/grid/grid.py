@@ -9,15 +9,18 @@ from typing import Any, Literal
 
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.records import CONTROLS, is_own_data
+from learngene_zoo.artifacts.shelf import is_ours
 from learngene_zoo.bench.grid.cell import Arm, Cell, HeadStart, Size, is_plain, label
 from learngene_zoo.bench.grid.search import Augment
 from learngene_zoo.bench.results import condition
 from learngene_zoo.errors import WrongCall, ZooError, unknown
+from learngene_zoo.families.spec import TextSpec
 from learngene_zoo.method.contract import METHODS
 from learngene_zoo.method.sizes import Member, Target
+from learngene_zoo.pretrained.ancestry import ancestry_spec
 from learngene_zoo.settings import Json, Recipe, from_json, to_json
 from learngene_zoo.tasks import catalogue
-from learngene_zoo.tasks.task import Entry, Task, check_inputs, stamp_tasks
+from learngene_zoo.tasks.task import Entry, Task, stamp_tasks
 
 SCRATCH = (
     Arm(name="scratch timm", method="scratch", expand={"init": "timm"}),
@@ -185,7 +188,7 @@ def cells(
         raise WrongCall(f"two arms are named {duplicates[0]!r}; give each a name of its own")
     _check_seen(tasks, arms)
     data = open_own_data([*tasks, *(task for arm in arms for task in arm.tasks)], offline)
-    _check_kinds(tasks, data)
+    _check_kinds(tasks, data, arms, offline)
     named_widths = [{} if width is None else {"width": width} for width in dict.fromkeys(widths)]
     plain = [
         {"layers": depth, **width} for depth in dict.fromkeys(layers) for width in named_widths
@@ -248,15 +251,20 @@ def stamp_own_data(data: Iterable[Task]) -> dict[str, str]:
     return stamps
 
 
-def _check_kinds(tasks: Collection[str], data: Iterable[Task]) -> None:
-    """Check that one ancestry model takes the samples of all tasks.
+def _check_kinds(
+    tasks: Collection[str], data: Iterable[Task], arms: Iterable[Arm], offline: bool
+) -> None:
+    """Check that the ancestry models take the samples of all tasks.
 
     Args:
         tasks: names of tasks.
         data: the opened tasks that are the user's own data.
+        arms: the arms, for their ancestry models.
+        offline: whether nothing may be downloaded.
 
     Raises:
-        WrongCall: some tasks have texts and some have images, or named ones have texts.
+        WrongCall: some tasks have texts and some have images, or all have the kind that an ancestry
+            model does not take.
     """
     entries = [entry for entry in map(catalogue.find_entry, tasks) if entry is not None]
     samples: list[Task | Entry] = [*entries, *(task for task in data if task.name in tasks)]
@@ -267,8 +275,45 @@ def _check_kinds(tasks: Collection[str], data: Iterable[Task]) -> None:
             f"tasks of texts: {', '.join(texts)}; tasks of images: {', '.join(images)}; an "
             "ancestry model takes only one of the two, so leave out either"
         )
-    for entry in entries:
-        check_inputs(entry)
+    for arm in arms:
+        _check_ancestry_kinds(arm, texts, images, offline)
+
+
+def _check_ancestry_kinds(
+    arm: Arm, texts: Sequence[str], images: Sequence[str], offline: bool
+) -> None:
+    """Check that an arm's ancestry models take the samples of its extraction and of its cells.
+
+    Args:
+        arm: the arm.
+        texts: names of the cells' tasks of texts.
+        images: names of the cells' tasks of images.
+        offline: whether nothing may be downloaded.
+
+    Raises:
+        WrongCall: a task has the kind that an ancestry model does not take.
+    """
+    method = METHODS.load(arm.method)
+    sources = method.sources(arm.ancestries)
+    # Only bundled ancestry models have default tasks.
+    is_known = arm.extractor.needs_tasks() and (arm.tasks or all(map(is_ours, sources)))
+    names = method.references(arm.tasks, sources, "--extract-task") if is_known else []
+    entries = [entry for entry in map(catalogue.find_entry, names) if entry is not None]
+    for source in sources:
+        takes_texts = isinstance(ancestry_spec(source, offline=offline), TextSpec)
+        taken, other = ("texts", "images") if takes_texts else ("images", "texts")
+        model = f"and the ancestry model {source} takes {taken}"
+        for name in images if takes_texts else texts:
+            raise WrongCall(
+                f"{name} is a task of {other}, {model}; give a task of {taken}, or name a model of "
+                f"{other} with --ancestry"
+            )
+        for entry in entries:
+            if (entry.kind == "text") != takes_texts:
+                raise WrongCall(
+                    f"{arm.method} extracts from {entry.name}, a task of {other}, {model}; name a "
+                    f"task of {taken} with --extract-task"
+                )
 
 
 def set_epochs(recipe: Recipe, epochs: int) -> Recipe:

@@ -139,6 +139,12 @@ def with_default_rates(
     return [_with_default_rate(cell, widths[cell.arm.name], named) for cell in cells]
 
 
+def takes_texts(arm: Arm, offline: bool) -> bool:
+    """Return whether the ancestry models of an arm take texts."""
+    sources = METHODS.load(arm.method).sources(arm.ancestries)
+    return any(isinstance(ancestry_spec(name, offline=offline), TextSpec) for name in sources)
+
+
 def find_wide_ancestry(arm: Arm, offline: bool) -> Spec | None:
     """Return the widest ancestry model of an arm if it is wider than `FULL_RATE`, else None."""
     sources = METHODS.load(arm.method).sources(arm.ancestries)

@@ -122,7 +122,7 @@ def estimate_work(extraction: Extraction, offline: bool = False) -> float:
     It is 0 if the method gives no estimate.
     """
     sizes = {entry.name: entry.sizes.get("train", 0) for entry in catalogue.entries()}
-    works = _estimate_works(extraction.arm, lambda task: sizes.get(task, 0), offline)
+    works = estimate_works(extraction.arm, lambda task: sizes.get(task, 0), offline)
     return sum(work.images * (work.trained + work.frozen / FORWARD) for work in works)
 
 
@@ -136,10 +136,10 @@ def count_images(arm: Arm, trained: int, offline: bool = False) -> int:
     def size(task: str) -> int:
         return sizes.get(task) or catalogue.open_task(task, offline=offline).sizes["train"]
 
-    return trained or sum(work.images for work in _estimate_works(arm, size, offline))
+    return trained or sum(work.images for work in estimate_works(arm, size, offline))
 
 
-def _estimate_works(arm: Arm, size: Callable[[str], int], offline: bool) -> list[Work]:
+def estimate_works(arm: Arm, size: Callable[[str], int], offline: bool) -> list[Work]:
     """Return the method's estimate of the work of an arm's extraction.
 
     `size` returns the number of training images of a task.

@@ -5,12 +5,10 @@ Texts count with the number of tokens to which batches of training texts are pad
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.family import cost
 from learngene_zoo.families.spec import PictureSpec, Spec, TextSpec
 from learngene_zoo.lifecycle.rates import FINETUNE
@@ -21,24 +19,22 @@ from learngene_zoo.runs.run import Run, has_bf16
 from learngene_zoo.settings import settings_of, with_settings
 from learngene_zoo.text import human_seconds
 from learngene_zoo.training.healing.settings import HEALING, MAX_HELD_OUT, MAX_PROBED
+from learngene_zoo.training.speed import (
+    HEAD_PASSES,
+    LAYER_SECONDS,
+    SOLVING_COST,
+    TRAINING_COST,
+    build_layer,
+    measure_rate,
+)
 
 if TYPE_CHECKING:
     from torch import nn
 
-# Forward passes that an image costs in a step of training, with the step of the optimiser: 3.4 for
-# descendants of the bundled model in batches of 64.
-TRAINING_COST = 3.4
-# Time of a multiply-add of `Work.solved`, in units of that of a forward pass. docs/shrink.md
-# compares estimates with whole calls.
-SOLVING_COST = 1.25
-HEAD_PASSES = 2  # of the images that the ridge regression of a new head is fitted to
 MEASURED_TEXTS = 512  # whose tokens are counted
-MEASURED_TOKENS = 1024  # in a batch of the measurement; images of larger ones are not faster
-LAYER_SECONDS = 0.3  # for which one layer is measured
 LONG = 600.0  # seconds from which on a call states its estimate when it starts
-# A call with fewer FLOPs than this many per second of `LONG` is not measured when it starts, nor is
-# a model of which one layer takes more than `MAX_FLOPS` for a batch (about half a second).
-SLOWEST, MAX_FLOPS = 1e9, 1.5e10
+# A call with fewer FLOPs than this many per second of `LONG` is not measured when it starts.
+SLOWEST = 1e9
 ADVISED_PIXELS = 224  # largest image size that is advised
 MIN_SPEEDUP = 1.3  # of bfloat16 that is advised
 
@@ -88,7 +84,7 @@ def _advise_precision(request: ShrinkRequest, run: Run) -> str:
     if layer is None:
         return ""
     single, half = (
-        _measure_rate(*layer, each, LAYER_SECONDS) for each in (run, replace(run, precision="bf16"))
+        measure_rate(*layer, each, LAYER_SECONDS) for each in (run, replace(run, precision="bf16"))
     )
     if half < MIN_SPEEDUP * single:
         return ""
@@ -128,15 +124,7 @@ def _build_layer(
     request: ShrinkRequest, length: int | None, run: Run
 ) -> tuple[nn.Module, Spec] | None:
     """Return one layer of the original and its shape; None if it is too slow to be measured."""
-    from learngene_zoo.families.tensors import initial, model_of
-
-    try:
-        layer = _shorten(request.ancestry.spec, length).with_(layers=1)
-    except WrongCall:  # a shape whose layers differ
-        return None
-    if _choose_batch(layer) * cost(layer).flops > MAX_FLOPS:
-        return None
-    return model_of(layer, initial(layer, run.seed)).eval(), layer
+    return build_layer(_shorten(request.ancestry.spec, length), run)
 
 
 class Flops(NamedTuple):
@@ -149,14 +137,14 @@ class Flops(NamedTuple):
 def _compute_seconds(
     flops: Flops, model: nn.Module, spec: Spec, run: Run, seconds: float = 1.0
 ) -> float:
-    """Return the seconds of so many FLOPs. Arguments as for `_measure_rate`."""
+    """Return the seconds of so many FLOPs. Arguments as for `measure_rate`."""
     from learngene_zoo.runs.run import open_device
 
-    rate = _measure_rate(model, spec, run, seconds)
+    rate = measure_rate(model, spec, run, seconds)
     if open_device(run).type == "cpu" and run.precision != "bf16":
         return sum(flops) / rate
     processor = replace(run, device="cpu", precision="fp32")
-    return flops.device / rate + flops.processor / _measure_rate(model, spec, processor, seconds)
+    return flops.device / rate + flops.processor / measure_rate(model, spec, processor, seconds)
 
 
 def _count_flops(
@@ -251,38 +239,3 @@ def _count_finetuning(request: ShrinkRequest) -> float:
     images = min(recipe.images or sizes["train"], sizes["train"])
     trained = recipe.epochs * TRAINING_COST * images + HEAD_PASSES * images
     return trained + (recipe.epochs + 1) * sizes["validation"] + sizes["test"]
-
-
-def _measure_rate(model: nn.Module, spec: Spec, run: Run, seconds: float = 1.0) -> float:
-    """Return the FLOPs per second of forward passes of a model.
-
-    Args:
-        model: the original model, or one layer of its shape.
-        spec: its shape for inputs of the usual size, as for `example_inputs`.
-        run: the run, for its device.
-        seconds: at least so long is measured.
-    """
-    import torch
-
-    from learngene_zoo.families.forward import compute_logits
-    from learngene_zoo.families.tensors import example_inputs
-    from learngene_zoo.runs.run import open_device
-    from learngene_zoo.training.evaluate import evaluation_mode
-
-    device = open_device(run)
-    model = model.to(device)
-    images = example_inputs(spec, _choose_batch(spec), device)
-    with evaluation_mode(model, device, run):
-        compute_logits(model, images)
-        start, passes = time.perf_counter(), 0
-        while time.perf_counter() - start < seconds:
-            compute_logits(model, images)
-            if device.type == "cuda":
-                torch.cuda.synchronize(device)
-            passes += 1
-    return passes * len(images) * cost(spec).flops / (time.perf_counter() - start)
-
-
-def _choose_batch(spec: Spec) -> int:
-    """Return the batch size of the measurement."""
-    return max(1, min(FINETUNE.batch_size, MEASURED_TOKENS // spec.tokens))
