@@ -134,7 +134,7 @@ def _count_forward_flops(cell: Cell, offline: bool) -> float:
     selected = select_members(members, named)
     spec = (selected or members)[-1].spec
     length = _measure_length(cell.arm, cell.task, offline) if isinstance(spec, TextSpec) else None
-    flops = cost(_shorten(spec, length)).flops
+    flops = float(cost(_shorten(spec, length)).flops)
     if not selected:
         flops *= cell.layers / spec.layers * ((cell.width or spec.width) / spec.width) ** 2
     return flops
