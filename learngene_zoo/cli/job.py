@@ -388,5 +388,6 @@ def _text(name: str, value: Json) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
     if isinstance(value, (list, tuple)):
-        return ",".join(map(str, value))
+        parts = [str(part) for part in value]
+        return ("; " if any(" " in part for part in parts) else ",").join(parts)
     return str(value)

@@ -55,7 +55,9 @@ def fit_maps(objective: Recovery, images: Task, count: int, seed: int, run: Run)
     for name, moments in fitted.items():
         others = judged.get(name, moments)
         if not (moments.is_finite() and others.is_finite()):
-            raise TrainingFailed(f"the tokens of {images.name} are not finite ({name})")
+            raise TrainingFailed(
+                f"the tokens of {images.name} are not finite ({name}); create the model again"
+            )
         weight_ED, bias_E, _ = solve_map(moments, others)
         layer: Any = objective.maps[name]
         with torch.no_grad():
@@ -101,7 +103,9 @@ def measure_losses(objective: Recovery, loader: Batches, run: Run) -> dict[str, 
     }
     bad = next((name for name, loss in losses.items() if not math.isfinite(loss)), None)
     if bad is not None:
-        raise TrainingFailed(f"the loss {bad} of held-out images is {losses[bad]}")
+        raise TrainingFailed(
+            f"the loss {bad} of held-out images is {losses[bad]}; try a lower --lr"
+        )
     return losses
 
 
