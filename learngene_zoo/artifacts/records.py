@@ -257,8 +257,9 @@ def check_not_transformers(data: Mapping[str, Json], where: str | Path) -> None:
     if "model_type" in data and not data.keys() & {"format", "architecture", "learngene"}:
         raise BadFile(
             f"{where} is of a pretrained model in transformers' layout, which this package did not "
-            "make; name its folder as the ancestry model: lgzoo extract closed_form --ancestry "
-            "FOLDER (what its features know: lgzoo evaluate FOLDER --probe ridge)"
+            "make; if it is a supported one (docs/ancestries.md), name its folder as the ancestry "
+            "model: lgzoo extract closed_form --ancestry FOLDER (what its features know: lgzoo "
+            "evaluate FOLDER --probe ridge)"
         )
 
 

@@ -265,7 +265,14 @@ def kind_of(folder: Path) -> Kind:
     """
     config = read_json(folder / CONFIG)
     check_not_transformers(config, folder / CONFIG)
-    return "model" if is_model_config(config) else "learngene"
+    if is_model_config(config):
+        return "model"
+    if not config.keys() & {"format", "method"}:
+        raise BadFile(
+            f"{folder} is neither a learngene nor a model: {CONFIG} has neither the keys of a "
+            "learngene (format, method) nor that of a model (architecture)"
+        )
+    return "learngene"
 
 
 @refuse_unknown_arguments

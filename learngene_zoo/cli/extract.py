@@ -106,7 +106,7 @@ def build(method: Method) -> click.Command:
         for text in learngene.list_warnings() if is_first() else ():
             click.echo(f"warning: {printable(text)}", err=True)
         if task and method.tasks == "none" and not job.quiet:
-            note(f"{method.name} uses no images; --task only sets the task of the descendants")
+            note(f"{method.name} uses no data; --task only sets the task of the descendants")
         print_made(job.out, job, "" if job.quiet else _describe_next(learngene, method, job.out))
 
     task = task_option(TASK_HELP, multiple=True)
@@ -134,13 +134,16 @@ def build(method: Method) -> click.Command:
 
 
 def _describe_next(learngene: Learngene, method: Method, out: Path) -> str:
-    """Return a command that builds a descendant, of the number of layers nearest to 7.
+    """Return a command that builds a descendant.
 
-    If all have one depth, the command has a budget: the parameters of the middle size.
+    It has 7 layers, or about half of the ancestry model's if that has no more than 7. If all have
+    one depth, the command has a budget: the parameters of the middle size.
     """
     members = family(learngene.config, method.expander, Target())
     depths = sorted({member.spec.layers for member in members} or {7})
-    size = f"--layers {min(depths, key=lambda layers: abs(layers - 7))}"
+    most = learngene.config.spec.layers
+    wanted = 7 if most > 7 else most // 2
+    size = f"--layers {min(depths, key=lambda layers: abs(layers - wanted))}"
     if len(depths) == 1 and len(members) > 1:
         params = sorted(member.cost().params for member in members)
         size = f"--max-params {params[len(params) // 2]}"

@@ -239,7 +239,7 @@ TABLE = {
         "Make a small model from a pretrained one, within a budget.",
     ),
     "list": (f"{HERE}.listing:command", "List methods, learngenes, tasks and ancestries."),
-    "show": (f"{HERE}.show:command", "Show a method, learngene, model, task or suite."),
+    "show": (f"{HERE}.description.show:command", "Show a method, learngene, model, task or suite."),
     "recommend": (
         f"{HERE}.plan:recommend_command",
         "Rank the descendants that could be built for a task.",

@@ -484,6 +484,13 @@ def any_model_of(named: str | None, *defaults: str, offline: bool = False) -> st
     return named
 
 
+def _describe_model_commands(defaults: Sequence[str]) -> str:
+    """Return which command writes a model into one of these folders."""
+    if "descendant" in defaults:
+        return "build one with `lgzoo expand --layers 7`"
+    return "train one with `lgzoo finetune`"
+
+
 def model_of(named: str | None, *defaults: str, offline: bool = False) -> Path:
     """Return the folder of the model.
 
@@ -506,7 +513,7 @@ def model_of(named: str | None, *defaults: str, offline: bool = False) -> Path:
     if folder is None:
         searched = " or ".join(f"./{path}" for path in defaults)
         raise WrongCall(
-            f"there is no model at {searched}; build one with `lgzoo expand --layers 7`, or name a "
+            f"there is no model at {searched}; {_describe_model_commands(defaults)}, or name a "
             "folder"
         )
     if folder.is_file():

@@ -20,7 +20,7 @@ from learngene_zoo.lifecycle.latency import time_forward
 from learngene_zoo.pretrained.timm_model import TimmModel
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
-from learngene_zoo.tasks.task import Task
+from learngene_zoo.tasks.task import Task, check_inputs
 from learngene_zoo.training.evaluate import Evaluation, Judged, check_head, judge, rows_of_metric
 from learngene_zoo.training.objectives import NUM_RESAMPLES, metric_for
 
@@ -74,6 +74,7 @@ def compare(
         WrongCall: if one of them does not have the classes of the task.
     """
     for model, which in ((first, "the first model"), (second, "the second model")):
+        check_inputs(task, model.input_format)
         check_head(model, task, which, named="THAT_MODEL -o NEW ")
     (first_contender, first_judged), (second_contender, second_judged) = (
         _measure_model(model, task, split, run, timed) for model in (first, second)

@@ -34,8 +34,9 @@ def choose(
     Args:
         members: the candidates.
         budget: the bounds.
-        latency: measures the seconds for one image. It is called for the members that fit the other
-            bounds, largest first, until a member is fast enough.
+        latency: measures the seconds for one image. It is called for the smallest member that fits
+            the other bounds, and unless that takes twice the bound, for the others, largest first,
+            until one is fast enough.
         convention: how FLOPs are counted.
 
     Raises:
@@ -49,10 +50,12 @@ def choose(
     fitting = require_fitting(ordered, budget, convention)
     if budget.max_latency is None:
         return fitting[0]
-    for member in fitting:
-        seconds = latency(member)
-        if seconds <= budget.max_latency:
-            return member
+    seconds = latency(fitting[-1])
+    if seconds <= 2 * budget.max_latency:
+        for member in fitting:
+            seconds = latency(member)
+            if seconds <= budget.max_latency:
+                return member
     raise WrongCall(
         f"no descendant takes at most {human_seconds(budget.max_latency)} per image; "
         f"the smallest ({fitting[-1].spec.layers} layers) takes "

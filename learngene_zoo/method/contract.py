@@ -243,7 +243,9 @@ def describe_random_tensors(name: str, descendant: Descendant) -> str:
     """Return which tensors of partly inherited blocks are random; "" if there are none.
 
     A method may leave whole blocks, or what is before and after them, to the initialisation. A
-    random tensor among inherited ones of its block is probably one that the method forgot.
+    random tensor among inherited ones of its block is probably one that the method forgot. Equal
+    numbers, such as the scales and shifts of a norm whose own ones were merged into the layers
+    after it, are not random.
     """
     from learngene_zoo.families.family import table_of
 
@@ -253,7 +255,9 @@ def describe_random_tensors(name: str, descendant: Descendant) -> str:
     drawn = [
         tensor_name
         for tensor_name, block in blocks.items()
-        if block in begun and tensor_name not in descendant.inherited
+        if block in begun
+        and tensor_name not in descendant.inherited
+        and descendant.state[tensor_name].unique().numel() > 1
     ]
     if not drawn:
         return ""

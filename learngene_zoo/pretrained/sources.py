@@ -333,7 +333,7 @@ def _local_config(reference: str) -> tuple[_Description, Path]:
     folder = _Folder(path if path.is_dir() else path.parent)
     config = folder.json(CONFIG)
     if config is None and folder.json(open_clip.CONFIG) is None:
-        weights = path / WEIGHTS if path.is_dir() else path
+        weights = find_local_weights(path) if path.is_dir() else path
         raise BadFile(
             f"there is no {CONFIG} beside {weights}; "
             f"write {weights}#ARCHITECTURE to say which timm model it is"

@@ -369,7 +369,7 @@ def task_of(
     if missing and not may_lack_classes:
         raise BadData(f"{name}: {missing[0]}; add some, or remove such classes")
     splits = complete_splits(name, stored, counts or {}, is_text)
-    missing += describe_missing(splits["test"].labels, class_names, f"test {noun}")
+    missing += describe_untested(splits["test"].labels, class_names, noun)
     copies = describe_duplicates(splits) if is_text else []
     cut = tuple(name for name, _ in SHARES if name not in stored or not len(stored[name].labels))
     notes = (*fields.get("notes", ()), *missing, *copies)
@@ -393,6 +393,17 @@ def describe_missing(labels_N: np.ndarray, class_names: Sequence[str], noun: str
         else "one class has"
     )
     return [f"{number} no {noun}s: {', '.join(missing[:MAX_SHOWN])}{more}"]
+
+
+def describe_untested(labels_N: np.ndarray, class_names: Sequence[str], noun: str) -> list[str]:
+    """Return a list with a line on the classes without test samples, or an empty list.
+
+    `noun` names a sample: "image" or "text".
+    """
+    return [
+        f"{text}; the result on test {noun}s says nothing about such classes"
+        for text in describe_missing(labels_N, class_names, f"test {noun}")
+    ]
 
 
 def photo_task(

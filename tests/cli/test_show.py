@@ -7,17 +7,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.artifacts.records import CardRecord, CardResults, LearngeneConfig, Measured
 from learngene_zoo.artifacts.shelf import cards_folder
+from learngene_zoo.cli.description.show import _flat, _worth
 from learngene_zoo.cli.main import main
-from learngene_zoo.cli.show import _flat, _worth
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.method.contract import method_of
 from learngene_zoo.method.sizes import Budget, Target, parse_sizes
+
+
+def call(*words: str) -> Result:
+    return CliRunner().invoke(main, list(words))
+
 
 SPEC = ViTSpec(layers=2, width=16, heads=2, classes=1286, image_size=16, patch_size=8)
 
@@ -112,7 +117,7 @@ def test_a_method_that_looks_at_no_images_takes_a_task_for_its_descendants(
     result = CliRunner().invoke(main, ["extract", "first_k", "--task", "digits"])
     assert result.exit_code == 0, result.output
     assert result.stderr.splitlines() == [
-        "note: first_k uses no images; --task only sets the task of the descendants",
+        "note: first_k uses no data; --task only sets the task of the descendants",
         "next: lgzoo expand --layers 7 --task digits   (all sizes: lgzoo show learngene --all)",
     ]
     config = json.loads(Path("learngene/config.json").read_text())
@@ -187,3 +192,31 @@ def test_images_that_were_seen_take_the_place_of_the_setting() -> None:
         "images 600",
         "ridge 0.001",
     ]
+
+
+def test_a_pretrained_model_is_described_by_its_sizes(tmp_path: Path) -> None:
+    import timm
+
+    model = timm.create_model("deit_tiny_patch16_224", num_classes=5)
+    folder = tmp_path / "mine"
+    timm.models.save_for_hf(model, folder, safe_serialization=True)
+    rows = [
+        json.loads(call("show", name, "--json").stdout)
+        for name in (str(folder), "timm:deit_tiny_patch16_224")
+    ]
+    assert [(row["kind"], row["family"], row["layers"], row["classes"]) for row in rows] == [
+        ("pretrained", "vit", 12, 5),
+        ("pretrained", "vit", 12, 1000),
+    ]
+    assert rows[0]["params"] == sum(weight.numel() for weight in model.parameters())
+    refused = call("show", "timm:resnet50")
+    assert refused.exit_code != 0
+    assert "resnet50 is a model of timm.models.resnet, which is not supported" in refused.stderr
+
+
+def test_a_folder_of_neither_kind_is_named_as_such(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}", encoding="utf-8")
+    for verb in ("show", "evaluate"):
+        result = call(verb, str(tmp_path))
+        assert result.exit_code == 1
+        assert "is neither a learngene nor a model" in result.stderr

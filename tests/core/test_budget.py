@@ -54,7 +54,11 @@ def test_latency_is_measured_from_large_to_small_and_no_further_than_needed() ->
         return seconds(member)
 
     assert choose(DEPTHS, Budget(max_latency=7.5e-3), watched) is DEPTHS[2]
-    assert calls == [9, 7]
+    assert calls == [3, 9, 7], "the smallest one decides whether any other can fit"
+    calls.clear()
+    with pytest.raises(WrongCall, match="the smallest"):
+        choose(DEPTHS, Budget(max_latency=1e-3), watched)
+    assert calls == [3]
 
 
 def test_none_fits_says_the_smallest_there_is() -> None:

@@ -121,7 +121,7 @@ def test_latency_is_measured_by_bisection_and_only_of_sizes_that_fit() -> None:
 
     chosen = select_affordable(offers, Budget(max_latency=7.0), measure)
     assert [member.spec.layers for member in chosen["first_k"]] == list(range(1, 8))
-    assert len(measured) <= 4
+    assert len(measured) <= 5, "the smallest one first"
     with pytest.raises(WrongCall, match="the fastest measured one takes"):
         select_affordable(offers, Budget(max_latency=0.5), measure)
 
@@ -495,7 +495,11 @@ def test_max_drop_alone_tries_the_smallest_ones_near_the_original(
     result = shrink(data, tmp_path / "small", max_params=None, max_drop=100, tries=1)
     rows = result.table.rows[1:]
     assert result.table.winner.params == min(row.params for row in rows)
-    assert "within the accepted drop of 100" in result.table.describe_drop()
+    many = replace(result.table, validation_images=30)
+    assert "within the accepted drop of 100" in many.describe_drop()
+    assert result.table.describe_drop().endswith(
+        "of the original: too few to show whether the accepted drop of 100 is kept"
+    )
 
 
 @pytest.mark.parametrize(

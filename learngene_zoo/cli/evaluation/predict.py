@@ -49,7 +49,7 @@ def predict(
     if images and len(missing) == len(images):  # before anything is loaded
         raise BadData(
             f"{missing[0]} does not exist; give an image or a folder of images, or for a model of "
-            "texts --text TEXT"
+            "texts a .txt file or --text TEXT"
         )
     if text and not images and not any(map(_is_complete, text)):
         raise BadData("an empty text; write a text")

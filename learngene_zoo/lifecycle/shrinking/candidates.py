@@ -133,17 +133,32 @@ def select_affordable(
                 seconds[member.spec] = measure(member.spec)
             return seconds[member.spec]
 
-        fitting = {
-            name: _select_fast(members, budget.max_latency, measure_once)
-            for name, members in fitting.items()
-        }
-        if not any(fitting.values()):
+        # If even the smallest ones take twice as long, the others are not measured.
+        smallest = _list_smallest([member for members in fitting.values() for member in members])
+        is_hopeless = all(measure_once(member) > 2 * budget.max_latency for member in smallest)
+        if not is_hopeless:
+            fitting = {
+                name: _select_fast(members, budget.max_latency, measure_once)
+                for name, members in fitting.items()
+            }
+        if smallest and (is_hopeless or not any(fitting.values())):
             raise WrongCall(
                 f"no descendant takes at most {human_seconds(budget.max_latency)} per image on "
                 f"this machine; the fastest measured one takes "
                 f"{human_seconds(min(seconds.values()))}"
             )
     return {name: members for name, members in fitting.items() if members}
+
+
+def _list_smallest(members: Sequence[Member]) -> list[Member]:
+    """Return the member of the fewest FLOPs, and the one of the fewest layers."""
+    if not members:
+        return []
+    flops = {id(member): member.cost().flops for member in members}
+    return [
+        min(members, key=lambda member: flops[id(member)]),
+        min(members, key=lambda member: (member.spec.layers, flops[id(member)])),
+    ]
 
 
 def _select_fast(

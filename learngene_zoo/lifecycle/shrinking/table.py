@@ -109,6 +109,8 @@ class ShrinkTable:
         )
         if self.max_drop is None:
             return text
+        if few:
+            return f"{text}: too few to show whether the accepted drop of {self.max_drop:g} is kept"
         word = "within" if is_kept else "more than"
         return f"{text}, {word} the accepted drop of {self.max_drop:g}"
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from learngene_zoo.errors import BadData
 from learngene_zoo.tasks.labels import SPLIT_COLUMN
-from learngene_zoo.tasks.splits import describe_missing, find_roles
+from learngene_zoo.tasks.splits import describe_untested, find_roles
 from learngene_zoo.tasks.streams.order import MIN_SHARDS, SHARES, StreamSelection, assign_splits
 from learngene_zoo.tasks.task import SPLITS, Stream
 
@@ -174,4 +174,4 @@ def note_untested(
     if not numbers:
         return
     tested = [numbers[label] for label in facts["tested"] if label in numbers]
-    yield from describe_missing(np.array(tested, dtype=np.int64), class_names, "test image")
+    yield from describe_untested(np.array(tested, dtype=np.int64), class_names, "image")

@@ -10,10 +10,10 @@ import click
 
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts import shelf
-from learngene_zoo.artifacts.card import name_library
 from learngene_zoo.artifacts.learngene import LearngeneConfig, read_config
-from learngene_zoo.artifacts.records import CardRecord, Provenance, read_provenance
+from learngene_zoo.artifacts.records import CardRecord
 from learngene_zoo.artifacts.shelf import kind_of
+from learngene_zoo.cli.description.model import describe_model, describe_pretrained, is_pretrained
 from learngene_zoo.cli.job import (
     MAX_ROWS,
     Row,
@@ -26,15 +26,15 @@ from learngene_zoo.cli.job import (
 )
 from learngene_zoo.cli.listing import DROPS, task_row
 from learngene_zoo.cli.options import check_tasks, complete_learngenes
-from learngene_zoo.cli.plan import convention_option, front_text, print_sizes, size_rows
+from learngene_zoo.cli.plan import convention_option, print_sizes, size_rows
 from learngene_zoo.cli.sections import SettingsCommand
 from learngene_zoo.errors import BadFile, WrongCall, ZooError, nearest, unknown
-from learngene_zoo.families.family import Convention, cost
-from learngene_zoo.families.spec import Spec, TextSpec
+from learngene_zoo.families.family import Convention
+from learngene_zoo.families.spec import Spec
 from learngene_zoo.method.contract import METHODS, Method, method_of
-from learngene_zoo.method.sizes import AXES, Member
+from learngene_zoo.method.sizes import Member
 from learngene_zoo.settings import Json, to_json
-from learngene_zoo.storage import CONFIG, read_json
+from learngene_zoo.storage import CONFIG
 from learngene_zoo.tasks import catalogue
 from learngene_zoo.tasks.task import SPLITS, Task
 
@@ -59,6 +59,10 @@ def show(
     if name.startswith(OWN_DATA):
         check_tasks(name)
     METHODS.check_unused(name)
+    if is_pretrained(name):
+        row = describe_pretrained(name, convention, offline)
+        print_row({key: row[key] for key in row if as_json or row[key] is not None}, as_json)
+        return
     folder = None if _is_named(name) else _folder(name, offline)
     if sheet is not None and (
         folder is not None or name in METHODS.references() or name in _suites()
@@ -79,7 +83,7 @@ def show(
     elif kind_of(folder) == "learngene":
         _learngene(folder, convention, show_all, as_json)
     else:
-        row = _model(folder, convention)
+        row = describe_model(folder, convention)
         is_text = row["image_size"] is None
         print_row(
             {key: row[key] for key in row if as_json or key != "image_size" or not is_text}, as_json
@@ -206,11 +210,6 @@ def _name_size_options(method: Method, spec: Spec, command: str) -> str:
 
 
 # What opens the folder of a model, by `name_library`.
-OPENERS = {
-    "timm": "timm",
-    "transformers": "transformers",
-    "learngene_zoo": "timm after `import learngene_zoo.timm`",
-}
 MAX_LETTERS = 60  # of numbers that are shown in one line; longer lists of them are in config.json
 
 
@@ -301,74 +300,6 @@ def _objects(values: Json) -> list[dict[str, Json]]:
     ]
 
 
-def _of_timm(folder: Path, config: dict[str, Json]) -> Row:
-    """Return the row of a classifier of timm that was trained here, without its sizes."""
-    metrics = read_provenance(config["learngene"], f"{folder / CONFIG}: learngene").metrics
-    images = config.get("pretrained_cfg")
-    size = images.get("input_size", [None])[-1] if isinstance(images, dict) else None
-    facts = {
-        "model": shelf.reference(folder),
-        "architecture": config.get("architecture"),
-        "classes": config.get("num_classes"),
-    }
-    task = config["learngene"].get("task")
-    return {
-        **facts,
-        "image_size": size,
-        "method": "timm",
-        "task": task,
-        "validation_accuracy": metrics.get("validation_accuracy"),
-    }
-
-
-def _model(folder: Path, convention: Convention) -> Row:
-    from learngene_zoo.pretrained.sources import spec_at
-
-    config = read_json(folder / CONFIG)
-    if isinstance(config.get("learngene"), dict) and config["learngene"].get("method") == "timm":
-        return _of_timm(folder, config)
-    spec = spec_at(str(folder), offline=True)
-    model_cost = cost(spec, convention)
-    where, ours = f"{folder / CONFIG}: learngene", config.get("learngene", {})
-    if not isinstance(ours, dict):
-        raise BadFile(f"{where}: expected an object, got {type(ours).__name__}")
-    record = read_provenance(ours, where)
-    metric = "validation_mIoU" if spec.dense else "validation_accuracy"
-    return {
-        "model": shelf.reference(folder),
-        **{name: getattr(spec, name) for name in AXES},
-        **(
-            {"vocabulary": spec.vocabulary, "positions": spec.positions}
-            if isinstance(spec, TextSpec)
-            else {}
-        ),
-        **({"front": front_text(spec)} if len(spec.sizes) > 1 else {}),
-        "params": model_cost.params,
-        "flops": model_cost.flops,
-        "opens_with": OPENERS[name_library(spec)],
-        "method": ours.get("method"),
-        **({"control": ours["control"]} if "control" in ours else {}),
-        "task": ours.get("task"),
-        metric: record.metrics.get(metric),
-        **_list_test(record),
-        **_list_loss(record),
-        "licence": record.inherited_licence,
-    }
-
-
-def _list_test(record: Provenance) -> Row:
-    """Return the result on test images of a trained model; {} for other models."""
-    names = [name for name in record.metrics if name.startswith("test_")]
-    values = {name: record.metrics[name] for name in names if name != "test_images"}
-    return {name: value for name, value in values.items() if isinstance(value, float)}
-
-
-def _list_loss(record: Provenance) -> Row:
-    """Return the validation loss of a language model; {} for other models."""
-    loss = record.metrics.get("validation_loss")
-    return {"validation_loss": loss} if isinstance(loss, (int, float)) else {}
-
-
 def _task(name: str, sheet: Path | None, split: str, force: bool, offline: bool) -> Row:
     """Return the row of a task; open it if it is not in the catalogue, or is to be drawn."""
     entry = catalogue.find_entry(name)
@@ -438,8 +369,8 @@ command = SettingsCommand(
     callback=show,
     help="Show the sizes and costs of a method or a learngene, or describe a model, a task or a "
     "suite of tasks.\n\n"
-    "NAME is a method, a learngene on the shelf, a task, a suite, your own data (folder:PATH), or "
-    "a folder. With -o, images of each class of a task are drawn.",
+    "NAME is a method, a learngene on the shelf, a task, a suite, your own data (folder:PATH), a "
+    "pretrained model (timm:NAME), or a folder. With -o, images of each class of a task are drawn.",
     epilog="\b\nExamples:\n"
     "  lgzoo show lsamd\n"
     "  lgzoo show ./learngene\n"

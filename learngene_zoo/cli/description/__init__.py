@@ -1,0 +1,1 @@
+"""`lgzoo show`: methods, learngenes, models, tasks and suites described."""

@@ -1,0 +1,129 @@
+"""What `lgzoo show` prints of a model: one of this package, or a pretrained one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from learngene_zoo.artifacts import shelf
+from learngene_zoo.artifacts.card import name_library
+from learngene_zoo.artifacts.records import Provenance, is_model_config, read_provenance
+from learngene_zoo.cli.job import Row
+from learngene_zoo.cli.plan import front_text
+from learngene_zoo.errors import BadFile
+from learngene_zoo.families.family import Convention, cost
+from learngene_zoo.families.spec import Spec, TextSpec
+from learngene_zoo.method.sizes import AXES
+from learngene_zoo.settings import Json
+from learngene_zoo.storage import CONFIG, read_json
+
+OPENERS = {
+    "timm": "timm",
+    "transformers": "transformers",
+    "learngene_zoo": "timm after `import learngene_zoo.timm`",
+}
+
+
+def is_pretrained(name: str) -> bool:
+    """Return whether a name is that of a pretrained model: of timm, or a folder of other origin.
+
+    Raises `BadFile` for a folder with a config.json that cannot be read.
+    """
+    if name.startswith("timm:"):
+        return True
+    path = Path(name) / CONFIG
+    if not path.is_file():
+        return False
+    config = read_json(path)
+    return is_model_config(config) and not config.keys() & {"learngene", "format"}
+
+
+def describe_pretrained(source: str, convention: Convention, offline: bool) -> Row:
+    """Return the row of a pretrained model: its sizes, without reading its weights.
+
+    Raises as `spec_at`.
+    """
+    from learngene_zoo.pretrained.sources import spec_at
+
+    spec = spec_at(source, offline=offline)
+    model_cost = cost(spec, convention)
+    return {
+        "model": source,
+        "kind": "pretrained",
+        "family": spec.family,
+        **{name: getattr(spec, name) for name in AXES},
+        **_list_text_sizes(spec),
+        "params": model_cost.params,
+        "flops": model_cost.flops,
+    }
+
+
+def _list_text_sizes(spec: Spec) -> Row:
+    """Return the sizes that only models of texts have."""
+    if not isinstance(spec, TextSpec):
+        return {}
+    return {"vocabulary": spec.vocabulary, "positions": spec.positions}
+
+
+def _describe_classifier(folder: Path, config: dict[str, Json]) -> Row:
+    """Return the row of a classifier of timm that was trained here, without its sizes."""
+    metrics = read_provenance(config["learngene"], f"{folder / CONFIG}: learngene").metrics
+    images = config.get("pretrained_cfg")
+    size = images.get("input_size", [None])[-1] if isinstance(images, dict) else None
+    facts = {
+        "model": shelf.reference(folder),
+        "architecture": config.get("architecture"),
+        "classes": config.get("num_classes"),
+    }
+    task = config["learngene"].get("task")
+    return {
+        **facts,
+        "image_size": size,
+        "method": "timm",
+        "task": task,
+        "validation_accuracy": metrics.get("validation_accuracy"),
+    }
+
+
+def describe_model(folder: Path, convention: Convention) -> Row:
+    """Return the row of a model of this package: its sizes, and what it was trained on."""
+    from learngene_zoo.pretrained.sources import spec_at
+
+    config = read_json(folder / CONFIG)
+    if isinstance(config.get("learngene"), dict) and config["learngene"].get("method") == "timm":
+        return _describe_classifier(folder, config)
+    spec = spec_at(str(folder), offline=True)
+    model_cost = cost(spec, convention)
+    where, ours = f"{folder / CONFIG}: learngene", config.get("learngene", {})
+    if not isinstance(ours, dict):
+        raise BadFile(f"{where}: expected an object, got {type(ours).__name__}")
+    record = read_provenance(ours, where)
+    metric = "validation_mIoU" if spec.dense else "validation_accuracy"
+    return {
+        "model": shelf.reference(folder),
+        **{name: getattr(spec, name) for name in AXES},
+        **_list_text_sizes(spec),
+        **({"front": front_text(spec)} if len(spec.sizes) > 1 else {}),
+        "params": model_cost.params,
+        "flops": model_cost.flops,
+        "opens_with": OPENERS[name_library(spec)],
+        "method": ours.get("method"),
+        **({"control": ours["control"]} if "control" in ours else {}),
+        "task": ours.get("task"),
+        metric: record.metrics.get(metric),
+        **_list_test(record),
+        **_list_loss(record),
+        "licence": record.inherited_licence,
+    }
+
+
+def _list_test(record: Provenance) -> Row:
+    """Return the result on test images of a trained model; {} for other models."""
+    names = [name for name in record.metrics if name.startswith("test_")]
+    values = {name: record.metrics[name] for name in names if name != "test_images"}
+    return {name: value for name, value in values.items() if isinstance(value, float)}
+
+
+def _list_loss(record: Provenance) -> Row:
+    """Return the validation loss of a language model; {} for other models."""
+    loss = record.metrics.get("validation_loss")
+    return {"validation_loss": loss} if isinstance(loss, (int, float)) else {}
