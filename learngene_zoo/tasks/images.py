@@ -37,6 +37,10 @@ DEEP_NOTE = (
     "grey of more than 8 bits; such images are scaled by the bits in use, else by percentiles "
     "(docs/tasks.md)"
 )
+TRANSPARENT_NOTE = (
+    "has transparent parts, which become white; programs that only drop the transparency get other "
+    "pixels and other predictions (docs/tasks.md)"
+)
 # Pillow's errors for broken files, which include those of its decoders.
 UNREADABLE = (
     OSError, SyntaxError, ValueError, EOFError, IndexError, KeyError, TypeError, AttributeError,
@@ -158,6 +162,29 @@ def describe_deep_grey(samples: Iterable[Sample]) -> str:
     return ""
 
 
+def describe_transparency(samples: Iterable[Sample]) -> str:
+    """Return a note about the first image with transparent parts, else ""."""
+    for sample in samples:
+        with suppress(BadData):
+            if _read(sample.image, sample.where, _is_transparent):
+                return f"{sample.where} {TRANSPARENT_NOTE}"
+    return ""
+
+
+def _is_transparent(image: Any) -> bool:
+    """Return whether any pixel of an opened image is transparent; opaque ones are not decoded."""
+    if _is_deep(image.mode) or not _has_alpha(image):
+        return False
+    if image.mode == "La":
+        image = image.convert("LA")
+    return bool(image.convert("RGBA").getextrema()[3][0] < 255)
+
+
+def _has_alpha(image: Any) -> bool:
+    """Return whether an image has an alpha channel, or a transparent colour."""
+    return image.mode in ("RGBA", "RGBa", "LA", "PA") or "transparency" in image.info
+
+
 def _is_deep(mode: str) -> bool:
     return mode == "F" or mode.startswith("I")
 
@@ -267,7 +294,7 @@ def _convert_to_rgb(image: Any) -> Any:
         return _convert_cmyk(image)
     if image.mode == "La":
         image = image.convert("LA")
-    if image.mode in ("RGBA", "RGBa", "LA", "PA") or "transparency" in image.info:
+    if _has_alpha(image):
         image = image.convert("RGBA")
         paper = Image.new("RGBA", image.size, (255, 255, 255, 255))
         return Image.alpha_composite(paper, image).convert("RGB")

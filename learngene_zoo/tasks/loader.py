@@ -25,7 +25,7 @@ from learngene_zoo.families.text_format import TextFormat, Tokens
 from learngene_zoo.runs.progress import print_note
 from learngene_zoo.runs.run import Run, join, rank, world
 from learngene_zoo.seeds import derive_seed, draw_balanced
-from learngene_zoo.tasks.images import decode_samples, describe_deep_grey
+from learngene_zoo.tasks.images import decode_samples, describe_deep_grey, describe_transparency
 from learngene_zoo.tasks.splits import (
     DecodedSplit,
     PartOfSplit,
@@ -372,7 +372,7 @@ class Loader:
         self, task: Task, input_format: InputFormat, seed: int, augment: Augment, workers: int
     ) -> BatchDataset:
         source = self._source.split
-        _note_deep_grey(task, self._source)
+        _note_modes(task, self._source)
         dataset = BatchDataset(task, source, input_format, seed, augment)
         # Not with workers, which would each cache all images, nor with masks or attributes
         is_alike = augment in ("none", "light") and not (workers or task.dense or task.attributes)
@@ -491,14 +491,16 @@ class WorkerLoader(DataLoader[Any]):
             return super().__iter__()
 
 
-def _note_deep_grey(task: Task, source: PickedImages | StreamedImages) -> None:
-    """Print a note if the headers of a few images show grey of more than 8 bits."""
+def _note_modes(task: Task, source: PickedImages | StreamedImages) -> None:
+    """Print notes if a few images show grey of more than 8 bits, or transparent parts."""
     if isinstance(source, PickedImages) and isinstance(source.split, DecodedSplit):
         split = source.split
         sampled = source.used[:: max(1, len(source.used) // MAX_NOTE_IMAGES)][:MAX_NOTE_IMAGES]
-        text = describe_deep_grey(split.rows[int(split.members[index])] for index in sampled)
-        if text:
+        samples = [split.rows[int(split.members[index])] for index in sampled]
+        if text := describe_deep_grey(samples):
             print_note(text, f"deep grey of {task.name}")
+        if text := describe_transparency(samples):
+            print_note(text, f"transparency of {task.name}")
 
 
 def _refuse_split(name: str) -> Split:

@@ -157,7 +157,7 @@ def test_pictures_that_do_not_exist_are_named_before_anything_is_loaded(
     )
     expected = (
         "error: ant/7.png does not exist; give an image or a folder of images, or for a model of "
-        "texts --text TEXT"
+        "texts a .txt file or --text TEXT"
     )
     assert call("ant/7.png", "bee/8.png") == (1, "", [expected])
 

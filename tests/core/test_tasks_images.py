@@ -16,9 +16,11 @@ from learngene_zoo.tasks.images import (
     _convert_to_rgb,
     decode_image,
     decode_mask,
+    describe_transparency,
     is_deep_grey,
     read_size,
 )
+from learngene_zoo.tasks.task import Sample
 
 WHITE = (255, 255, 255)
 ORIENTATION = 0x0112
@@ -205,6 +207,17 @@ def test_grey_of_eight_bits_is_not_scaled() -> None:
     assert decode(encode(dark))[..., 0].tolist() == [[0, 1, 9]]
     assert not is_deep_grey(encode(dark), "it")
     assert is_deep_grey(encode(Image.fromarray(np.array([[9]], dtype=np.uint16))), "it")
+
+
+def test_images_with_transparent_parts_are_named() -> None:
+    opaque, clear = (Image.new("RGBA", (4, 4), (9, 9, 9, alpha)) for alpha in (255, 0))
+    samples = [Sample(encode(image), name) for name, image in (("a", opaque), ("b", clear))]
+    assert describe_transparency(samples[:1]) == ""
+    assert describe_transparency(samples).startswith("b has transparent parts, which become white")
+    palette = encode(Image.new("RGB", (4, 4)).quantize(4), transparency=0)
+    assert describe_transparency([Sample(palette, "c")]).startswith("c has")
+    deep = encode(Image.fromarray(np.array([[9]], dtype=np.uint16)), transparency=9)
+    assert describe_transparency([Sample(deep, "d")]) == ""
 
 
 def test_sixteen_bits_may_have_a_transparent_value() -> None:
