@@ -40,12 +40,13 @@ from learngene_zoo.cli.train import (
     advise_training,
     print_training_warning,
 )
+from learngene_zoo.families.family import cost
 from learngene_zoo.families.spec import TextSpec
 from learngene_zoo.lifecycle.shrinking.request import ShrinkConfig
 from learngene_zoo.method.sizes import Budget
 from learngene_zoo.runs.run import is_first
 from learngene_zoo.settings import to_json
-from learngene_zoo.text import human_seconds, shell_word
+from learngene_zoo.text import human_count, human_seconds, shell_word
 
 DROPS = ("MB", "ms", "params")  # columns that a narrow terminal may omit
 SHORT = {"validation": "val"}  # headings, so that the parameters fit into 80 columns
@@ -96,12 +97,18 @@ def shrink(
 def _print_plan(model: str, request: dict[str, Any], job: Job) -> None:
     """Print the candidates and the estimated time."""
     candidates, seconds = lifecycle.plan_shrink(model, **request)
-    noun = "text" if isinstance(candidates[0].member.spec, TextSpec) else "image"
+    from learngene_zoo.pretrained.ancestry import ancestry_spec
+
+    first = candidates[0].member.spec
+    noun = "text" if isinstance(first, TextSpec) else "image"
+    original = ancestry_spec(model, offline=job.run.offline)
+    params = cost(original.with_(classes=first.classes, dense=False)).params
     rows: list[Row] = [
         {"method": candidate.method, **size_rows([candidate.member], "exact")[0]}
         for candidate in candidates
     ]
-    print_rows(rows, job.as_json, "candidates", quiet=job.quiet)
+    title = f"candidates; the original has {human_count(params)} parameters"
+    print_rows(rows, job.as_json, title, quiet=job.quiet)
     say(
         f"about {human_seconds(seconds)} to extract, build, probe and train, as fast as "
         f"the original computes on this machine now; reading {noun}s, measuring latencies and "

@@ -20,7 +20,7 @@ from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.lifecycle.shrinking import building, estimate, steps
 from learngene_zoo.runs.run import Run
 from learngene_zoo.text import human_count
-from learngene_zoo.training import loop, tuning
+from learngene_zoo.training import loop, speed, tuning
 
 SPEC = ViTSpec(layers=3, width=32, heads=2, classes=3, image_size=16, patch_size=8)
 SMALL = ["--candidates", "3", "--epochs", "1", "--batch-size", "16", "--export", "none"]
@@ -82,6 +82,7 @@ def test_a_plan_starts_nothing_and_lists_the_candidates(place: Path) -> None:
     assert 1 <= len(rows) <= 3
     assert all(row["params"] <= 25_000 for row in rows)
     assert "about " in result.stderr
+    assert "candidates; the original has " in call("--max-params", "25K", "--plan").stdout
     assert sorted(path.name for path in place.iterdir()) == before
 
 
@@ -167,7 +168,7 @@ def test_a_long_call_states_its_time_and_a_smaller_image_size(
     assert find_line(1e4).endswith(f" in all; {advice}")
     assert find_line(1e4, "--image-size", "16").endswith(" in all")
     assert " candidates of " in find_line(1e12)
-    monkeypatch.setattr(estimate, "MAX_FLOPS", 0.0)
+    monkeypatch.setattr(speed, "MAX_FLOPS", 0.0)
     assert find_line(1e4) == advice
 
 

@@ -36,6 +36,7 @@ from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import with_settings
 from learngene_zoo.storage import fingerprint_of_state
 from learngene_zoo.training.feature_map import measure_map_errors
+from learngene_zoo.training.speed import SOLVING_COST
 
 SPEC = ViTSpec(layers=4, width=32, heads=2, classes=3, image_size=16, patch_size=8)
 RUN = Run(threads=1, device="cpu")
@@ -476,7 +477,7 @@ def test_the_estimate_counts_extractions_and_expansions_as_methods_state_them(
             type(verb), "work", lambda self, *given, f=stated: [*f(self, *given), *extra]
         )
         after = estimate_time()
-        assert after - before == pytest.approx(1e6 * estimate.SOLVING_COST)
+        assert after - before == pytest.approx(1e6 * SOLVING_COST)
         before = after
 
 
