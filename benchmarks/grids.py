@@ -48,12 +48,13 @@ def run_cells(
     return rows
 
 
-def keep_rows(source: Path, archive: Path) -> None:
-    """Append to `archive` the rows without an error that it lacks.
+def keep_rows(source: Path, archive: Path, without: Path | None = None) -> None:
+    """Append to `archive` the rows without an error that it lacks, and that `without` lacks.
 
     Rows of earlier protocols stay, so that their results can be judged again.
     """
-    archived_keys = {row.key for row in read_rows(archive) if row.error is None}
+    others = [archive] if without is None else [archive, without]
+    archived_keys = {row.key for path in others for row in read_rows(path) if row.error is None}
     new = [row for row in read_rows(source) if row.key not in archived_keys and row.error is None]
     if new:
         archive.parent.mkdir(parents=True, exist_ok=True)

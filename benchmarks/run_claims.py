@@ -6,7 +6,8 @@ Measured: the compared differences in points with their intervals, and the verdi
 describes how). Claims without a verdict are listed as filed.
 
 Command: more than a day on two cores, resumable; works in build/claims, where claims share cells.
-An interrupted claim keeps its rows with the results; cells with a row there are not computed again.
+An interrupted claim keeps its rows in partial/NAME beside the results, from which the next call
+continues, also in another clone.
 
     python benchmarks/run_claims.py
     python benchmarks/run_claims.py NAME ...       some of them, in this order
@@ -74,6 +75,7 @@ COLOUR_OF = {
     "undecided": GREY,
 }
 BUILD, KEPT = ROOT / "build" / "claims", ROOT / "benchmarks" / "results" / "claims"
+PARTIAL = "partial"  # the folder of interrupted claims
 
 
 def main() -> None:
@@ -106,7 +108,7 @@ def main() -> None:
 def decide_claim(name: str, workers: int) -> None:
     """Run one claim, print its verdict and write it."""
     claim = load_claim(name)
-    restore_results(KEPT, BUILD)
+    restore_results(claim, KEPT, BUILD)
     try:
         verdict = run_claim(
             claim,
@@ -120,27 +122,36 @@ def decide_claim(name: str, workers: int) -> None:
     print("\n".join([*verdict_text(claim, verdict), ""]))
 
 
-def restore_results(kept: Path, build: Path) -> None:
-    """Copy the committed rows that a bench's folder lacks, and the ancestry models' checksums."""
+def restore_results(claim: Claim, kept: Path, build: Path) -> None:
+    """Copy the rows of an interrupted claim, and the checksums of its ancestry models.
+
+    Rows of other claims may be of earlier versions of a method and are not used.
+    """
     claim_workspace(build, anew=False)
-    keep_rows(kept / RESULTS, build / RESULTS)
-    checksums = kept / LEARNGENES / ANCESTRIES
-    if checksums.is_file() and not (build / ANCESTRIES).exists():
-        shutil.copyfile(checksums, build / ANCESTRIES)
+    partial = kept / PARTIAL / claim.name
+    keep_rows(partial / RESULTS, build / RESULTS)
+    if (partial / ANCESTRIES).is_file() and not (build / ANCESTRIES).exists():
+        shutil.copyfile(partial / ANCESTRIES, build / ANCESTRIES)
 
 
 def keep_results(claim: Claim, build: Path, kept: Path) -> None:
-    """Copy the rows, the learngenes' configs and the verdict, if there is one, to be committed."""
-    targets = {
-        path: kept / path.relative_to(build)
-        for path in (verdict_path(claim, build), *(build / LEARNGENES).glob(f"*/{CONFIG}"))
-    }
-    targets[build / ANCESTRIES] = kept / LEARNGENES / ANCESTRIES
-    for path, target in targets.items():
-        if path.is_file():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, target)
+    """Copy what is to be committed: the verdict, the rows and the learngenes' configs.
+
+    Without a verdict they are the rows, for the next call.
+    """
+    partial = kept / PARTIAL / claim.name
+    if not verdict_path(claim, build).is_file():
+        keep_rows(build / RESULTS, partial / RESULTS, without=kept / RESULTS)
+        if (build / ANCESTRIES).is_file() and partial.is_dir():
+            shutil.copyfile(build / ANCESTRIES, partial / ANCESTRIES)
+        return
+    for path in (verdict_path(claim, build), *(build / LEARNGENES).glob(f"*/{CONFIG}")):
+        target = kept / path.relative_to(build)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, target)
     keep_rows(build / RESULTS, kept / RESULTS)
+    if partial.is_dir():
+        shutil.rmtree(partial)
 
 
 def rejudge_claims(folder: Path) -> None:
