@@ -160,12 +160,13 @@ def expand(
         run=replace(job.run, ancestry=ancestry),
         force=job.force,
     )
+    is_largest = False
     if budget:
         members = lifecycle.plan(
             folder, expander=settings_from_options(method.expander), target=target, offline=True
         )
-        largest = _is_like(descendant.spec, members[-1].spec)
-        say(f"{_size(descendant)}{', the largest size of this learngene' if largest else ''}", job)
+        is_largest = _is_like(descendant.spec, members[-1].spec)
+    say(f"{_size(descendant)}{', the largest size of this learngene' if is_largest else ''}", job)
     ancestry_layers = read_config(folder).spec.layers
     if descendant.spec.layers > MAX_GROWTH * ancestry_layers and not job.quiet:
         note(
@@ -185,7 +186,7 @@ def _is_like(spec: Spec, other: Spec) -> bool:
 
 
 def _size(descendant: Descendant) -> str:
-    """Return a summary of the size that was chosen for a budget."""
+    """Return a summary of the size."""
     from learngene_zoo.families.family import cost
 
     size_cost = cost(descendant.spec)

@@ -61,7 +61,7 @@ def test_train_extract_expand_finetune_evaluate(
     assert (
         json.loads(Path("learngene/config.json").read_text())["tasks"] == []
     )  # --keep looks at no data
-    assert result.stderr.splitlines()[-1].startswith("next: lgzoo expand --layers 4")
+    assert result.stderr.splitlines()[-1].startswith("next: lgzoo expand --layers 2")
     call("expand", "--layers", "4", *task)
     result = call("finetune", *BRIEF, *task)
     assert result.stderr.splitlines()[-1] == f"next: lgzoo evaluate --task folder:{photos}"
@@ -103,7 +103,9 @@ def test_the_advice_after_expand_has_a_task_where_the_model_records_none(
     result = call("expand", "--layers", "2")
     assert result.stderr.splitlines()[-1] == "next: lgzoo finetune --task folder:PATH"
     bundled = call("expand", "first_k", "--layers", "2", "-o", "bundled")
-    assert bundled.stderr == "next: lgzoo finetune bundled\n"
+    assert bundled.stderr == (
+        "2 layers, 368.87K parameters, 4.33M FLOPs\nnext: lgzoo finetune bundled\n"
+    )
 
 
 def test_the_advice_of_each_verb_leads_to_the_users_own_data(
