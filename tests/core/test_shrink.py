@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -180,10 +181,35 @@ def test_the_winner_is_the_best_or_the_smallest_that_keeps_the_drop(
         ]
     )
     result = ranking.Ranking(
-        candidates=ranked, probe=0.9, interval=(0.8, 1.0), validation=0.9, validation_images=10
+        candidates=ranked, probe=0.9, interval=(0.8, 1.0), validation=0.9, validation_images=30
     )
-    request: Any = type("Request", (), {"config": ShrinkConfig(max_drop=max_drop)})()
-    assert choose_winner(request, result, finish(**values)) == winner
+    assert choose_winner(ask(max_drop), result, finish(**values)) == winner
+
+
+def ask(max_drop: float | None = None) -> Any:
+    task = SimpleNamespace(metric="accuracy", sizes={"train": 90})
+    return SimpleNamespace(config=ShrinkConfig(max_drop=max_drop), task=task)
+
+
+def test_few_validation_images_are_weighed_against_the_probe() -> None:
+    """Ten validation images against 90 of the probe: a tenth of the mean."""
+    ranked = ranking.sort_candidates(
+        [
+            (name, Member(spec=SPEC.with_(layers=layers)), np.arange(90) < right)
+            for layers, (name, right) in enumerate((("small", 63), ("large", 72)), start=1)
+        ]
+    )
+    result = ranking.Ranking(
+        candidates=ranked, probe=0.85, interval=(0.8, 0.9), validation=0.5, validation_images=10
+    )
+    few, many = result, replace(result, validation_images=30)
+    values = {"small": 0.9, "large": 0.6}  # means 0.72 and 0.78
+    assert choose_winner(ask(), few, finish(**values)) == "large"
+    assert choose_winner(ask(), many, finish(**values)) == "small"
+    # The original's mean is 0.815.
+    assert choose_winner(ask(9.0), few, finish(**values)) == "large"
+    assert choose_winner(ask(10.0), few, finish(**values)) == "small"
+    assert choose_winner(ask(), few, finish(small=1.0, large=0.0)) == "small"
 
 
 # The verb.

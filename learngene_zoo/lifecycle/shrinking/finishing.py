@@ -16,6 +16,7 @@ from learngene_zoo.lifecycle.shrinking.building import MODELS
 from learngene_zoo.lifecycle.shrinking.candidates import ShrinkCandidate
 from learngene_zoo.lifecycle.shrinking.request import ShrinkRequest
 from learngene_zoo.lifecycle.shrinking.trainings import ShrinkTraining, summarise_training
+from learngene_zoo.lifecycle.training_warnings import MIN_VALIDATION
 from learngene_zoo.runs.progress import print_note
 from learngene_zoo.runs.run import Run
 
@@ -154,7 +155,9 @@ def choose_winner(
     """Return the name of the candidate with the best value; of equals the smallest.
 
     With `max_drop`, return the smallest one that keeps it, if there is one. Candidates without a
-    value, which were not changed, are in the order of the ranking.
+    value, which were not changed, are in the order of the ranking. Fewer than `MIN_VALIDATION`
+    validation images say less than the probe of the training images: then the mean of both counts,
+    weighted by their numbers of images.
     """
     ordered = sorted(ranking.candidates, key=lambda item: item.member.cost())
     values = {
@@ -163,8 +166,29 @@ def choose_winner(
         if item.learngene in finished and (value := finished[item.learngene].value) is not None
     }
     most, original = request.config.max_drop, ranking.validation
+    if original is not None and _has_few_images(request, ranking):
+        probes = {item.learngene: item.probe for item in ordered}
+        values = {
+            name: _average(request, ranking, probes[name], value) for name, value in values.items()
+        }
+        original = _average(request, ranking, ranking.probe, original)
     if most is not None and original is not None:
         for name, value in values.items():
             if is_within(original, value, most):
                 return name
     return max(values, key=values.__getitem__) if values else next(iter(finished))
+
+
+def _has_few_images(request: ShrinkRequest, ranking: Ranking) -> bool:
+    """Return whether validation images are few, and their results comparable with the probe's."""
+    task = request.task
+    is_accuracy = task is not None and task.metric == "accuracy"
+    return is_accuracy and ranking.validation_images < MIN_VALIDATION
+
+
+def _average(request: ShrinkRequest, ranking: Ranking, probe: float, validation: float) -> float:
+    """Return the mean of both accuracies, weighted by their numbers of images."""
+    assert request.task is not None
+    probed = min(request.config.probe_images, request.task.sizes["train"])
+    judged = ranking.validation_images
+    return (probed * probe + judged * validation) / (probed + judged)

@@ -11,6 +11,7 @@ from typing import Any
 from learngene_zoo.atomic import new_file
 from learngene_zoo.intervals import proportion
 from learngene_zoo.lifecycle.shrinking.table import ShrinkRow, ShrinkTable
+from learngene_zoo.lifecycle.training_warnings import MIN_VALIDATION
 from learngene_zoo.text import human_count
 
 # The sizes in inches of the pictures for wide and for narrow windows: letters keep their size.
@@ -68,7 +69,17 @@ def describe_columns(table: ShrinkTable, shown: Collection[str] | None = None) -
         f"The probe is a leave-one-out linear probe {inputs}of {table.images} training {noun}s, "
         f"before any training. Validation is the {table.metric} on {table.validation_images} "
         f"{noun}s after fine-tuning{_describe_untrained(table)}; of the original, that of "
-        f"{reference}. {sizes}"
+        f"{reference}. {_describe_choice(table)}{sizes}"
+    )
+
+
+def _describe_choice(table: ShrinkTable) -> str:
+    """Describe how the result was chosen, if the validation images are few; see `choose_winner`."""
+    if table.metric != "accuracy" or table.validation_images >= MIN_VALIDATION:
+        return ""
+    return (
+        f"With so few validation {table.noun}s, the choice uses the mean of both, weighted by "
+        f"their numbers of {table.noun}s. "
     )
 
 
