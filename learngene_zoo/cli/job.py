@@ -389,5 +389,6 @@ def _text(name: str, value: Json) -> str:
         return f"{value:.4g}"
     if isinstance(value, (list, tuple)):
         parts = [str(part) for part in value]
-        return ("; " if any(" " in part for part in parts) else ",").join(parts)
+        has_spaces = any(" " in part and not part.startswith("...") for part in parts)
+        return ("; " if has_spaces else ",").join(parts)
     return str(value)

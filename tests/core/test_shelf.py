@@ -13,9 +13,9 @@ from watching import watched
 
 from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.learngene import read_config
+from learngene_zoo.cli.description.show import show
 from learngene_zoo.cli.listing import print_listing
 from learngene_zoo.cli.main import main
-from learngene_zoo.cli.show import show
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.settings import to_json

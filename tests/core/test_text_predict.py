@@ -82,7 +82,7 @@ def test_texts_in_another_encoding_are_refused(words: list[str], stdin: bytes, s
 def test_the_message_for_a_text_given_as_a_picture_names_the_option(word: str) -> None:
     result = call("predict", "model", word)
     (error,) = errors_of(result)
-    assert error.endswith("or for a model of texts --text TEXT")
+    assert error.endswith("or for a model of texts a .txt file or --text TEXT")
     assert result.exit_code == 1
 
 

@@ -21,7 +21,7 @@ from tal_toy import (
 )
 
 from learngene_zoo.artifacts.learngene import Learngene
-from learngene_zoo.cli import show
+from learngene_zoo.cli.description import show
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.method.contract import METHODS, details_of
 from learngene_zoo.pretrained.ancestry import Ancestry

@@ -296,7 +296,8 @@ def _check_ancestry_kinds(
     method = METHODS.load(arm.method)
     sources = method.sources(arm.ancestries)
     # Only bundled ancestry models have default tasks.
-    is_known = arm.extractor.needs_tasks() and (arm.tasks or all(map(is_ours, sources)))
+    needs_tasks = method.tasks != "none" and arm.extractor.needs_tasks()
+    is_known = needs_tasks and (arm.tasks or all(map(is_ours, sources)))
     names = method.references(arm.tasks, sources, "--extract-task") if is_known else []
     entries = [entry for entry in map(catalogue.find_entry, names) if entry is not None]
     for source in sources:

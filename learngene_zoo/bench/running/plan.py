@@ -116,7 +116,7 @@ def _count_flops(cell: Cell, offline: bool) -> float:
     """Return the multiply-adds of a cell: the training, the head, and every evaluation."""
     sizes = _read_sizes(cell.task, offline)
     trained = _count_images(cell, offline)
-    passes = TRAINING_COST * trained + sizes[cell.split] * (1 + cell.look)
+    passes = TRAINING_COST * trained + (sizes.get(cell.split) or 0) * (1 + cell.look)
     if cell.head == "ridge":
         passes += HEAD_PASSES * (cell.recipe.images or sizes["train"])
     return passes * _count_forward_flops(cell, offline)
