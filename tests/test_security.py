@@ -351,7 +351,7 @@ def test_a_folder_of_any_name_can_be_worked_in(model: Path, tmp_path: Path) -> N
         "expand", f"{folder}-learngene", "--layers", "1", "--task", "digits", "-o", f"{folder}-out"
     )
     assert result[0] == 0, result
-    assert shlex.split(result[2])[:3] == ["next:", "lgzoo", "finetune"]
+    assert shlex.split(result[2].splitlines()[-1])[:3] == ["next:", "lgzoo", "finetune"]
     assert lgzoo("show", f"{folder}-out")[0] == 0
 
 
