@@ -333,7 +333,7 @@ def _local_config(reference: str) -> tuple[_Description, Path]:
     folder = _Folder(path if path.is_dir() else path.parent)
     config = folder.json(CONFIG)
     if config is None and folder.json(open_clip.CONFIG) is None:
-        weights = _find_bare_weights(path) if path.is_dir() else path
+        weights = find_local_weights(path) if path.is_dir() else path
         raise BadFile(
             f"there is no {CONFIG} beside {weights}; "
             f"write {weights}#ARCHITECTURE to say which timm model it is"
@@ -515,21 +515,15 @@ def find_local_weights(folder: Path, names: Sequence[str] = _WEIGHTS) -> Path:
     if path is None:
         for file in sorted(folder.iterdir()):
             refuse_pickle(file)
-        raise BadFile(f"{folder / names[0]} does not exist; the folder has no weights")
+        raise BadFile(f"{folder / names[0]} does not exist; {_describe_lack(folder)}")
     return path
 
 
-def _find_bare_weights(folder: Path) -> Path:
-    """Return the weights of a folder that has no config.
-
-    Raises `BadFile` if there are none; if a pickle is there instead, the error names it.
-    """
-    path = next((folder / name for name in _WEIGHTS if (folder / name).is_file()), None)
-    if path is None:
-        for file in sorted(folder.iterdir()):
-            refuse_pickle(file)
-        raise BadFile(f"{folder} has no {CONFIG} and no weights, so it is not a pretrained model")
-    return path
+def _describe_lack(folder: Path) -> str:
+    """Return what a folder without weights lacks."""
+    if (folder / CONFIG).is_file():
+        return "the folder has no weights"
+    return f"the folder has no {CONFIG} and no weights, so it is not a pretrained model"
 
 
 def _nothing_at(name: str) -> WrongCall:

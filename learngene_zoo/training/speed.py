@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.family import cost
-from learngene_zoo.families.spec import Spec
+from learngene_zoo.families.spec import Spec, TextSpec
 
 if TYPE_CHECKING:
     from torch import nn
@@ -23,9 +23,15 @@ TRAINING_COST = 3.4
 SOLVING_COST = 1.25
 HEAD_PASSES = 2  # of the images that the ridge regression of a new head is fitted to
 BATCH_SIZE = 64
+MEASURED_TEXTS = 512  # whose tokens are counted
 MEASURED_TOKENS = 1024  # in a batch of the measurement; images of larger ones are not faster
 LAYER_SECONDS = 0.3  # for which one layer is measured
 MAX_FLOPS = 1.5e10  # of a layer that is measured, for a batch: about half a second
+
+
+def shorten(spec: Spec, length: int | None) -> Spec:
+    """Return the shape of a model for texts of at most `length` tokens, or of images."""
+    return spec.with_(positions=length) if isinstance(spec, TextSpec) and length else spec
 
 
 def build_layer(spec: Spec, run: Run) -> tuple[nn.Module, Spec] | None:

@@ -639,7 +639,7 @@ CONVERSIONS = [
     Case("convert model --no-head --format dinov2 -o .", FAILED, ("already exists", "-o new-2")),
     Case("convert model --no-head --format dinov2 -o . --force", FAILED, ("the current folder",)),
     Case("convert learngene --format dinov2", WRONG, ("is a learngene, not a model",)),
-    Case("convert photos --format dinov2", FAILED, ("photos", "has no config.json and no weights")),
+    Case("convert photos --format dinov2", FAILED, ("photos", "no config.json and no weights")),
     Case("convert nowhere --format dinov2", WRONG, ("there is no model at nowhere",)),
     Case("convert model more --format dinov2", WRONG, ("too many arguments", "see lgzoo")),
     Case(

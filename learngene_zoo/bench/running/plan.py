@@ -24,13 +24,13 @@ from learngene_zoo.training.speed import (
     BATCH_SIZE,
     HEAD_PASSES,
     LAYER_SECONDS,
+    MEASURED_TEXTS,
     SOLVING_COST,
     TRAINING_COST,
     build_layer,
     measure_rate,
+    shorten,
 )
-
-MEASURED_TEXTS = 512  # whose tokens are counted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +134,7 @@ def _count_forward_flops(cell: Cell, offline: bool) -> float:
     selected = select_members(members, named)
     spec = (selected or members)[-1].spec
     length = _measure_length(cell.arm, cell.task, offline) if isinstance(spec, TextSpec) else None
-    flops = float(cost(_shorten(spec, length)).flops)
+    flops = float(cost(shorten(spec, length)).flops)
     if not selected:
         flops *= cell.layers / spec.layers * ((cell.width or spec.width) / spec.width) ** 2
     return flops
@@ -147,9 +147,7 @@ def _count_extraction_flops(arm: Arm, offline: bool) -> float:
         return 0.0
     works = estimate_works(arm, lambda task: _read_sizes(task, offline)["train"], offline)
     has_texts = isinstance(spec, TextSpec) and any(work.images for work in works)
-    original = cost(
-        _shorten(spec, _measure_length(arm, None, offline) if has_texts else None)
-    ).flops
+    original = cost(shorten(spec, _measure_length(arm, None, offline) if has_texts else None)).flops
     return sum(
         original * work.images * (TRAINING_COST * work.trained + work.frozen) / spec.layers
         + SOLVING_COST * work.solved
@@ -182,11 +180,6 @@ def _measure_length_of(task: str, source: str, offline: bool) -> int:
     texts = split.__getitems__(range(min(MEASURED_TEXTS, len(split))))
     form = open_ancestry(source, offline=offline).input_format
     return measure_length(texts, form, BATCH_SIZE)
-
-
-def _shorten(spec: Spec, length: int | None) -> Spec:
-    """Return the shape of a model for texts of at most `length` tokens, or of images."""
-    return spec if length is None else spec.with_(positions=length)
 
 
 def _estimate_seconds(flops: float, arms: Iterable[Arm], run: Run) -> float | None:

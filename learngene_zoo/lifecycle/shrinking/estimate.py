@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from learngene_zoo.families.family import cost
-from learngene_zoo.families.spec import PictureSpec, Spec, TextSpec
+from learngene_zoo.families.spec import PictureSpec, Spec
 from learngene_zoo.lifecycle.rates import FINETUNE
 from learngene_zoo.lifecycle.shrinking.candidates import ShrinkCandidate
 from learngene_zoo.lifecycle.shrinking.request import ShrinkRequest
@@ -22,16 +22,17 @@ from learngene_zoo.training.healing.settings import HEALING, MAX_HELD_OUT, MAX_P
 from learngene_zoo.training.speed import (
     HEAD_PASSES,
     LAYER_SECONDS,
+    MEASURED_TEXTS,
     SOLVING_COST,
     TRAINING_COST,
     build_layer,
     measure_rate,
+    shorten,
 )
 
 if TYPE_CHECKING:
     from torch import nn
 
-MEASURED_TEXTS = 512  # whose tokens are counted
 LONG = 600.0  # seconds from which on a call states its estimate when it starts
 # A call with fewer FLOPs than this many per second of `LONG` is not measured when it starts.
 SLOWEST = 1e9
@@ -49,7 +50,7 @@ def estimate_seconds(
     and exporting come on top.
     """
     length = _measure_length(request)
-    spec = _shorten(request.ancestry.spec, length)
+    spec = shorten(request.ancestry.spec, length)
     flops = _count_flops(request, candidates, length)
     return _compute_seconds(flops, request.ancestry.model(), spec, run)
 
@@ -124,7 +125,7 @@ def _build_layer(
     request: ShrinkRequest, length: int | None, run: Run
 ) -> tuple[nn.Module, Spec] | None:
     """Return one layer of the original and its shape; None if it is too slow to be measured."""
-    return build_layer(_shorten(request.ancestry.spec, length), run)
+    return build_layer(shorten(request.ancestry.spec, length), run)
 
 
 class Flops(NamedTuple):
@@ -151,8 +152,8 @@ def _count_flops(
     request: ShrinkRequest, candidates: Sequence[ShrinkCandidate], length: int | None
 ) -> Flops:
     """Return the FLOPs of a call, with texts of `length` tokens."""
-    original = cost(_shorten(request.ancestry.spec, length)).flops
-    shapes = [_shorten(candidate.member.spec, length) for candidate in candidates]
+    original = cost(shorten(request.ancestry.spec, length)).flops
+    shapes = [shorten(candidate.member.spec, length) for candidate in candidates]
     sizes = sorted((cost(shape).flops for shape in shapes), reverse=True)
     tries = min(request.config.tries, len(sizes))
     # With `max_drop` sizes differ, and it is not known which ones are tried.
@@ -176,11 +177,6 @@ def _measure_length(request: ShrinkRequest) -> int | None:
     split: Any = request.images.split("train")
     texts = split.__getitems__(range(min(MEASURED_TEXTS, len(split))))
     return measure_length(texts, request.ancestry.input_format, FINETUNE.batch_size)
-
-
-def _shorten(spec: Spec, length: int | None) -> Spec:
-    """Return the shape of a model for texts of at most `length` tokens, or of images."""
-    return spec.with_(positions=length) if isinstance(spec, TextSpec) else spec
 
 
 def _count_building(
