@@ -10,7 +10,7 @@ from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.family import Convention, Cost
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.method.sizes import Budget, Member
-from learngene_zoo.runs.progress import print_note
+from learngene_zoo.runs.progress import print_note, report_activity
 from learngene_zoo.runs.run import Run
 from learngene_zoo.text import count_noun, human_count, human_seconds
 
@@ -132,7 +132,9 @@ def latency(spec: Spec, run: Run) -> float:
     """
     from learngene_zoo.families.tensors import example_inputs, initial, model_of
 
-    return time_forward(model_of(spec, initial(spec, run.seed)), example_inputs(spec, 1), run)
+    layers = count_noun(spec.layers, "layer")
+    with report_activity(f"measuring the latency of {layers} of width {spec.width}"):
+        return time_forward(model_of(spec, initial(spec, run.seed)), example_inputs(spec, 1), run)
 
 
 def time_forward(model: nn.Module, inputs: torch.Tensor, run: Run) -> float:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -63,6 +63,7 @@ class Evaluation:
     correct: tuple[bool, ...]
     # Of mIoU: whether it was computed on the resized images or at their original resolution
     resolution: Resolution | None = None
+    is_text: bool = False  # whether `images` counts texts
 
 
 def check_head(model: Classifier, task: Task, which: str = "the model", named: str = "") -> None:
@@ -218,7 +219,8 @@ def evaluate_each(
 
 
 def _make_judged(task: Task, split: str, metric: Metric, rows_NR: np.ndarray) -> Judged:
-    return Judged(summary(task.name, split, metric, rows_of_metric(metric, rows_NR)), rows_NR)
+    evaluation = summary(task.name, split, metric, rows_of_metric(metric, rows_NR))
+    return Judged(replace(evaluation, is_text=task.is_text), rows_NR)
 
 
 def rows_of_metric(metric: Metric, rows_NR: np.ndarray) -> np.ndarray:

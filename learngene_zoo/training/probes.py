@@ -373,6 +373,7 @@ class ProbeResult:
     shots: int | None = None  # training images per class; None: all
     draws: int = 1
     k: int | None = None  # neighbours
+    is_text: bool = False  # whether images, training images and shots are texts
 
 
 def run_probe(
@@ -435,6 +436,7 @@ def run_probe(
         shots=shots,
         draws=len(flags),
         k=k if kind == "knn" else None,
+        is_text=task.is_text,
     )
 
 

@@ -151,6 +151,11 @@ CALLS = [
     Case(
         "shrink ancestry --images folder:photos --max-drop 1", WRONG, ("--max-drop", "need labels")
     ),
+    Case(
+        "shrink ancestry --task folder:photos --max-params 9K --candidates 1 --try 3",
+        WRONG,
+        ("3 candidates", "--try", "at most 1", "--candidates"),
+    ),
     Case("shrink ancestry --task folder:photos --max-megabytes 0", WRONG, ("--max-megabytes",)),
     Case("evaluate model --split holdout", WRONG, ("--split", "'holdout'", "'test'")),
     Case("evaluate model --task folder:photos --device tpu", WRONG, ("tpu", "cpu")),

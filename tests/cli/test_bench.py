@@ -218,6 +218,18 @@ def test_arms_of_texts_are_compared_without_augmentations(tmp_path: Path) -> Non
     assert {row["arm"] for row in json.loads(done.stdout)} >= {"first_k", "scratch timm"}
 
 
+def test_texts_are_counted_as_texts(tmp_path: Path) -> None:
+    """Also where a probe is fitted; the keys of JSON are the same for images and texts."""
+    pytest.importorskip("transformers")
+    table = tmp_path / "moods.csv"
+    table.write_text("text,label\n" + "a good day,up\na bad day,down\n" * 30, encoding="utf-8")
+    words = ("evaluate", "ancestry-words", "--task", f"csv:{table}", "--probe", "knn")
+    shown = call(*words).stdout
+    assert "training_texts" in shown
+    assert "images" not in shown
+    assert json.loads(call(*words, "--json").stdout)["training_images"] == 43
+
+
 @pytest.mark.slow
 def test_every_arm_is_tuned_equally_often(world: tuple[str, str], tmp_path: Path) -> None:
     """Only validation images are used, and the report states the choices. The folder is small, so

@@ -214,6 +214,34 @@ def test_a_pretrained_model_is_described_by_its_sizes(tmp_path: Path) -> None:
     assert "resnet50 is a model of timm.models.resnet, which is not supported" in refused.stderr
 
 
+def test_an_exported_file_is_described_by_its_metadata(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("onnxruntime")
+    from learngene_zoo.artifacts.descendant import assemble
+    from learngene_zoo.families.tensors import initial
+    from learngene_zoo.lifecycle import export
+    from learngene_zoo.runs.run import Run
+
+    monkeypatch.chdir(tmp_path)
+    spec = SPEC.with_(classes=12)
+    names = tuple(f"kind {number}" for number in range(12))
+    model = assemble(
+        spec, initial(spec, 0), seed=0, mean=(0.5,) * 3, std=(0.25,) * 3, class_names=names
+    )
+    export(model, "model.onnx", run=Run(device="cpu"))
+    row = json.loads(call("show", "model.onnx", "--json").stdout)
+    assert (row["kind"], row["classes"], row["image_size"]) == ("exported", 12, 16)
+    assert (row["class_names"], row["std"]) == (list(names), [0.25] * 3)
+    assert row["megabytes"] == Path("model.onnx").stat().st_size / 1e6
+    table = call("show", "model.onnx").stdout
+    assert "kind 9; ... (2 more)" in table
+    assert "task" not in table
+    assert "needs a task" in call("show", "model.onnx", "-o", "sheet.png").stderr
+    Path("other.onnx").write_bytes(b"not a graph")
+    assert "not a readable ONNX file" in call("show", "other.onnx").stderr
+
+
 def test_a_folder_of_neither_kind_is_named_as_such(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}", encoding="utf-8")
     for verb in ("show", "evaluate"):

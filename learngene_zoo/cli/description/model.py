@@ -1,4 +1,4 @@
-"""What `lgzoo show` prints of a model: one of this package, or a pretrained one."""
+"""What `lgzoo show` prints of a model: one of this package, a pretrained or an exported one."""
 
 from __future__ import annotations
 
@@ -54,6 +54,31 @@ def describe_pretrained(source: str, convention: Convention, offline: bool) -> R
         **_list_text_sizes(spec),
         "params": model_cost.params,
         "flops": model_cost.flops,
+    }
+
+
+def describe_exported(path: Path) -> Row:
+    """Return the row of an ONNX file: what its metadata say, and its size.
+
+    Raises as `open_exported`.
+    """
+    from learngene_zoo.pretrained.exported import open_exported
+
+    model = open_exported(path)
+    images = model.input_format
+    return {
+        "model": str(path),
+        "kind": "exported",
+        "classes": model.classes,
+        "class_names": list(model.class_names),
+        "image_size": images.image_size,
+        "channels": images.channels,
+        "mean": list(images.mean),
+        "std": list(images.std),
+        "megabytes": path.stat().st_size / 1e6,
+        "method": model.provenance.get("method") or None,
+        "task": model.task,
+        "licence": model.provenance.get("licence"),
     }
 
 

@@ -13,7 +13,12 @@ from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.learngene import LearngeneConfig, read_config
 from learngene_zoo.artifacts.records import CardRecord
 from learngene_zoo.artifacts.shelf import kind_of
-from learngene_zoo.cli.description.model import describe_model, describe_pretrained, is_pretrained
+from learngene_zoo.cli.description.model import (
+    describe_exported,
+    describe_model,
+    describe_pretrained,
+    is_pretrained,
+)
 from learngene_zoo.cli.job import (
     MAX_ROWS,
     Row,
@@ -33,6 +38,7 @@ from learngene_zoo.families.family import Convention
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.method.contract import METHODS, Method, method_of
 from learngene_zoo.method.sizes import Member
+from learngene_zoo.pretrained.exported import is_exported_file
 from learngene_zoo.settings import Json, to_json
 from learngene_zoo.storage import CONFIG
 from learngene_zoo.tasks import catalogue
@@ -59,15 +65,22 @@ def show(
     if name.startswith(OWN_DATA):
         check_tasks(name)
     METHODS.check_unused(name)
-    if is_pretrained(name):
-        row = describe_pretrained(name, convention, offline)
-        print_row({key: row[key] for key in row if as_json or row[key] is not None}, as_json)
+    if is_pretrained(name) or is_exported_file(name):
+        if sheet is not None:
+            raise _refuse_sheet(name)
+        row = (
+            describe_exported(Path(name))
+            if is_exported_file(name)
+            else describe_pretrained(name, convention, offline)
+        )
+        shown = row if as_json else _shorten_classes(row)
+        print_row({key: shown[key] for key in shown if as_json or shown[key] is not None}, as_json)
         return
     folder = None if _is_named(name) else _folder(name, offline)
     if sheet is not None and (
         folder is not None or name in METHODS.references() or name in _suites()
     ):
-        raise WrongCall(f"--sheet (-o) needs a task, and {name} is not one; see `lgzoo list tasks`")
+        raise _refuse_sheet(name)
     if name in METHODS.references():
         _method(name, convention, show_all, as_json)
     elif folder is None and name in _suites():
@@ -88,6 +101,10 @@ def show(
         print_row(
             {key: row[key] for key in row if as_json or key != "image_size" or not is_text}, as_json
         )
+
+
+def _refuse_sheet(name: str) -> WrongCall:
+    return WrongCall(f"--sheet (-o) needs a task, and {name} is not one; see `lgzoo list tasks`")
 
 
 def _is_named(name: str) -> bool:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import click
 
@@ -28,9 +29,6 @@ from learngene_zoo.runs.run import is_first
 from learngene_zoo.settings import Json
 from learngene_zoo.storage import read_json, write_json
 from learngene_zoo.tasks.task import SPLITS
-
-if TYPE_CHECKING:
-    pass
 
 
 def evaluate(
@@ -71,7 +69,7 @@ def evaluate(
     if job.path is not None and is_first():
         _write(row, job)
         row["path"] = str(job.out)
-    print_row(row, job.as_json)
+    _print([row], evaluation.is_text, job)
 
 
 # Options that only a probe has, with their defaults.
@@ -134,6 +132,13 @@ def _probe(
         )
     if job.path is not None and is_first():
         _write({"probes": rows}, job)
+    _print(rows, any(result.is_text for result in results), job)
+
+
+def _print(rows: Sequence[dict[str, Any]], is_text: bool, job: Job) -> None:
+    """Print one row or several; for people, numbers of texts are named so."""
+    if is_text and not job.as_json:
+        rows = [{name.replace("images", "texts"): row[name] for name in row} for row in rows]
     if len(rows) == 1:
         print_row(rows[0], job.as_json)
     else:

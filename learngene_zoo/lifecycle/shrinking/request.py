@@ -76,6 +76,11 @@ class ShrinkConfig:
 
     def __post_init__(self) -> None:
         check_bounds(self)
+        if self.tries > max(self.candidates, ShrinkConfig.tries):
+            raise WrongCall(
+                f"{self.tries} candidates cannot be fine-tuned (--try) if at most "
+                f"{self.candidates} are built; raise --candidates"
+            )
 
     def is_healing(self, task: object | None) -> bool:
         """Return whether the tried candidates are healed."""
