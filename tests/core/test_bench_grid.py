@@ -302,7 +302,7 @@ def test_sizes_that_settings_name_have_controls_and_no_scratch() -> None:
     assert len({cell.key for cell in both}) == len(both)
     tuning = GridTuning(both, (1e-3,), ("light",))
     assert tuning.cell_of(Trial("pool", "digits", 1e-3, "light")).size == sizes[0]
-    with pytest.raises(WrongCall, match=r"without cells: pool builds low .*, not low 1, high 1"):
+    with pytest.raises(WrongCall, match=r"builds these sizes: pool builds low .*, not low 1, high 1"):
         grid(arms=arms, layers=[], sizes=[{"low": 1, "high": 1}])
 
 

@@ -371,7 +371,8 @@ def _competitors(
     ]
     if competitors and not any(competitors):
         raise WrongCall(
-            f"a grid without cells: {'; '.join(texts) or 'scratch has no sizes by settings'}"
+            "no method of the bench builds these sizes: "
+            f"{'; '.join(texts) or 'scratch has no sizes by settings'}"
         )
     for text in texts:
         say(f"{text}; skipped")
