@@ -180,12 +180,12 @@ def descendant(
 def __getattr__(name: str) -> _Any:
     if name.startswith("_") or not name.endswith("_vit"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from learngene_zoo.torch_hub import entry
+    from learngene_zoo.torch_hub import load_entry
 
-    return entry(name)
+    return load_entry(name)
 
 
 def __dir__() -> list[str]:
-    from learngene_zoo.torch_hub import entries
+    from learngene_zoo.torch_hub import list_entries
 
-    return sorted({*globals(), *entries()})
+    return sorted({*globals(), *list_entries()})

@@ -36,7 +36,7 @@ from command_line import read_arguments
 from finetune_rates import choose_images
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import Descendant
-from learngene_zoo.plugin import without_head
+from learngene_zoo.plugin import remove_head
 from learngene_zoo.pretrained.ancestry import Ancestry, open_ancestry
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
@@ -111,7 +111,7 @@ def record(ancestry: str, task: Task, run: Run) -> Recorded:
     """Record the streams of an ancestry model on training images of a task."""
     torch.set_num_threads(1)
     opened, settings = open_ancestry(ancestry, image_size=PIXELS), Calibration()
-    state, exact = without_head(opened.state, opened.spec), replace(run, precision="fp32")
+    state, exact = remove_head(opened.state, opened.spec), replace(run, precision="fp32")
     teacher = record_teacher(state, opened.spec, settings, task, opened.input_format, exact)
     return Recorded(opened, teacher, measure_costs(teacher, settings.ridge), settings)
 

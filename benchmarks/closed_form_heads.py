@@ -30,7 +30,7 @@ import torch
 import closed_form_truncation as truncation
 import machine
 from finetune_rates import choose_images
-from learngene_zoo.plugin import without_head
+from learngene_zoo.plugin import remove_head
 from learngene_zoo.pretrained.ancestry import open_ancestry
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import SOURCE_TASK, open_task
@@ -94,7 +94,7 @@ def measure_task(name: str, ancestry: str, task_name: str) -> None:
     task = choose_images(open_task(task_name), run.seed)
     calibration_task = task if name == "dinov2" else open_task(SOURCE_TASK)
     settings = replace(Calibration(), images=IMAGES[name])
-    state = without_head(opened.state, opened.spec)
+    state = remove_head(opened.state, opened.spec)
     teacher = record_teacher(
         state, opened.spec, settings, calibration_task, opened.input_format, run
     )

@@ -32,7 +32,7 @@ import closed_form_truncation as truncation
 import lgzoo_closed_form.modules.solve as solving
 import machine
 from finetune_rates import choose_images
-from learngene_zoo.plugin import without_head
+from learngene_zoo.plugin import remove_head
 from learngene_zoo.pretrained.ancestry import open_ancestry
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import SOURCE_TASK, open_task
@@ -75,7 +75,7 @@ def measure_task(name: str, ancestry: str, task_name: str) -> None:
     opened = open_ancestry(ancestry, image_size=truncation.PIXELS if name == "dinov2" else None)
     task = choose_images(open_task(task_name), run.seed)
     calibration_task = task if name == "dinov2" else open_task(SOURCE_TASK)
-    state = without_head(opened.state, opened.spec)
+    state = remove_head(opened.state, opened.spec)
     for arms, class_weight in ((ARMS[:5], 4.0), (ARMS[5:6], 1.0), (ARMS[6:], 16.0)):
         waiting = [
             (size, arm)

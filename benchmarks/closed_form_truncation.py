@@ -34,7 +34,7 @@ import torch
 
 import machine
 from finetune_rates import choose_images
-from learngene_zoo.plugin import fill_missing_tensors, model_of, take_blocks, without_head
+from learngene_zoo.plugin import build_model, fill_missing_tensors, remove_head, take_blocks
 from learngene_zoo.pretrained.ancestry import open_ancestry
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import SOURCE_TASK, open_task
@@ -132,13 +132,13 @@ def measure_task(name: str, ancestry: str, task_name: str) -> None:
     task = choose_images(open_task(task_name), run.seed)
     calibration_task = task if name == "dinov2" else open_task(SOURCE_TASK)
     settings, spec = Calibration(), opened.spec
-    state = without_head(opened.state, spec)
+    state = remove_head(opened.state, spec)
     teacher = record_teacher(state, spec, settings, calibration_task, opened.input_format, run)
     costs = measure_costs(teacher, settings.ridge)
     for cell in cells:
         start = time.monotonic()
         cut = find_best_cuts(costs, cell.depth)[cell.layers - 1]
-        model = build_model(teacher, cell, cut.runs, settings)
+        model = build_variant(teacher, cell, cut.runs, settings)
         finish = time.monotonic()
         train, held_out = (
             compute_features(model, task, split, opened.input_format, run, images=JUDGED)
@@ -168,7 +168,7 @@ def list_cells(name: str, task: str, ancestry_layers: int) -> Iterator[Cell]:
             yield Cell(name, task, layers, width, depth)
 
 
-def build_model(
+def build_variant(
     teacher: StreamTeacher,
     cell: Cell,
     runs: Sequence[int],
@@ -183,7 +183,7 @@ def build_model(
     spec = full_spec.with_(layers=cell.depth)
     state = take_blocks(teacher.state, full_spec, range(cell.depth))
     streams = teacher.streams.truncate(cell.depth)
-    first = StreamTeacher(spec, state, model_of(spec, state), teacher.pictures, streams)
+    first = StreamTeacher(spec, state, build_model(spec, state), teacher.pictures, streams)
     projection = None
     if cell.width != full_spec.width:
         directions, _ = compute_directions(streams, teacher.pictures)
@@ -191,7 +191,7 @@ def build_model(
     heads = heads or cell.width // full_spec.head_width
     body = full_spec.with_(layers=cell.layers, width=cell.width, heads=heads)
     parts = solve_descendant(first, body, runs, projection, rho=settings.ridge)
-    return model_of(body, fill_missing_tensors(body, dict(parts), seed=0))
+    return build_model(body, fill_missing_tensors(body, dict(parts), seed=0))
 
 
 def make_table(name: str, rows: Sequence[dict[str, Any]]) -> str:

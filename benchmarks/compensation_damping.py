@@ -29,7 +29,7 @@ import torch
 
 import machine
 from learngene_zoo.families.family import load_family
-from learngene_zoo.families.tensors import initial, model_of, resize_positions, without_head
+from learngene_zoo.families.tensors import build_model, initialise, remove_head, resize_positions
 from learngene_zoo.pretrained.ancestry import open_ancestry
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import open_task
@@ -114,10 +114,10 @@ def measure_random(family: str, planted: bool) -> dict[str, float]:
     """Return the squared error of the features by penalty."""
     example: Any = load_family(family).examples[0]
     spec = example.with_(layers=4, width=48, heads=3, classes=0)
-    state = dict(initial(spec, 0, "fan_in"))
+    state = dict(initialise(spec, 0, "fan_in"))
     if planted:
         plant_outliers(state, spec)
-    model = model_of(spec, state).eval()
+    model = build_model(spec, state).eval()
     generator = torch.Generator().manual_seed(0)
     images, test = (torch.randn(count, 3, 16, 16, generator=generator) for count in (200, 64))
     tokens = torch.arange(spec.tokens).expand(len(images), -1)
@@ -129,7 +129,7 @@ def measure_random(family: str, planted: bool) -> dict[str, float]:
         full = model.forward_features(test)
         errors: dict[str, float] = {}
         for name, parts in prune(model, state, spec, selection, pictures, tuple(PENALTIES)):
-            features = model_of(small, parts).eval().forward_features(test)
+            features = build_model(small, parts).eval().forward_features(test)
             errors[name] = round(float((features - full).square().mean()), 4)
         return errors
 
@@ -158,10 +158,10 @@ def measure_real(source: str, name: str) -> dict[str, float]:
     full_spec: Any = ancestry.spec
     spec = full_spec.with_(image_size=PIXELS, classes=0)
     state = resize_positions(
-        without_head(ancestry.state, full_spec), full_spec.with_(classes=0), spec
+        remove_head(ancestry.state, full_spec), full_spec.with_(classes=0), spec
     )
     input_format = replace(ancestry.input_format, image_size=PIXELS)
-    model = model_of(spec, state).eval()
+    model = build_model(spec, state).eval()
     pictures = sample_pictures(spec, Calibration(images=IMAGES), task, input_format, run)
     loader = sample_images(task, "test", input_format, run, images=None, batch_size=50)
     test = torch.cat([batch.inputs for batch in loader.epoch(0)])
@@ -173,7 +173,7 @@ def measure_real(source: str, name: str) -> dict[str, float]:
     spread = (full - full.mean(dim=0)).square().sum()
     explained: dict[str, float] = {}
     for key, parts in prune(model, state, spec, selection, pictures, REAL_PENALTIES):
-        features = extract_features(model_of(small, parts).eval(), small, test)
+        features = extract_features(build_model(small, parts).eval(), small, test)
         explained[key] = round(1 - float((features - full).square().sum() / spread), 4)
     return explained
 

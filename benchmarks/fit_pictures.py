@@ -23,7 +23,7 @@ from typing import get_args
 import torch
 
 from learngene_zoo.families.spec import Fit, fit_view
-from learngene_zoo.intervals import proportion
+from learngene_zoo.intervals import compute_interval
 from learngene_zoo.pretrained.ancestry import open_ancestry
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import open_task
@@ -60,7 +60,7 @@ def main() -> None:
                     model, task, "train", input_format, run, images=min(IMAGES, task.sizes["train"])
                 )
             )
-            low, high = proportion(int(is_right_N.sum()), len(is_right_N))
+            low, high = compute_interval(int(is_right_N.sum()), len(is_right_N))
             cells.append(f"{100 * is_right_N.mean():.1f} [{100 * low:.1f}, {100 * high:.1f}]")
         lines.append(f"| {name} | {len(is_right_N)} | {' | '.join(cells)} |")
         print(lines[-1], flush=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 from learngene_zoo.artifacts.records import Measured
 from learngene_zoo.atomic import new_file
-from learngene_zoo.bench.claims.contrasts import gains_over_images
+from learngene_zoo.bench.claims.contrasts import compute_gains_over_images
 from learngene_zoo.bench.grid.cell import Arm, Cell, Extraction
 from learngene_zoo.bench.results.rows import Row, read_rows
 from learngene_zoo.bench.results.summary import STEMS
@@ -110,7 +110,7 @@ def summarise_gains(member: Member, size: dict[str, object], rows: Sequence[Row]
         "stem": stems,
         "scratch": scratch,
     }
-    gains = gains_over_images(rows, ours.arm, rivals)
+    gains = compute_gains_over_images(rows, ours.arm, rivals)
     ends = ("", "_low", "_high")
     return Measured(
         task=ours.task,

@@ -42,20 +42,20 @@ from inheritance_page import GridValues, write_methods, write_page
 from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.learngene import read_config
 from learngene_zoo.bench.grid.cell import Arm, Cell, label
-from learngene_zoo.bench.grid.grid import RATES, RECIPE, cells, set_epochs, standard_arms
+from learngene_zoo.bench.grid.grid import RATES, RECIPE, list_cells, list_standard_arms, set_epochs
 from learngene_zoo.bench.grid.search import Augment, choose
-from learngene_zoo.bench.grid.tuning import GridTuning, describe_choice, with_choices
+from learngene_zoo.bench.grid.tuning import GridTuning, apply_choices, describe_choice
 from learngene_zoo.bench.results.rows import RESULTS, Row, read_rows
 from learngene_zoo.bench.running.executors import Workers
 from learngene_zoo.bench.running.runner import run_grid
 from learngene_zoo.errors import TrainingFailed, ZooError
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.method.contract import BUNDLED, METHODS
-from learngene_zoo.pretrained.ancestry import ancestry_spec, open_ancestry
+from learngene_zoo.pretrained.ancestry import open_ancestry, read_ancestry_spec
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Json
 from learngene_zoo.storage import CONFIG
-from learngene_zoo.tasks.catalogue import open_task, version_of
+from learngene_zoo.tasks.catalogue import get_version, open_task
 from recommend_probes import collect_probes
 from recommend_regret import make_regret_table
 
@@ -171,7 +171,7 @@ def make_arms(budget: Budget, layers: int, width: int) -> list[Arm]:
     """
     names = METHODS.references()
     methods = [name for name in budget.methods or names if name in names and name not in APART]
-    grid_arms = standard_arms(methods)
+    grid_arms = list_standard_arms(methods)
     trained = {
         "distillation": ("distillation", 1, {}),
         "distillation x 10": ("distillation", 10, {}),
@@ -222,7 +222,7 @@ def make_cells(budget: Budget, grid_arms: Sequence[Arm], layers: int, width: int
             cell, extraction_seed=EXTRACTION_SEED, look=False, version=min(cell.version, VERSION)
         )
         for images, epochs in budget.trainings
-        for cell in cells(
+        for cell in list_cells(
             list_available_tasks(budget.tasks),
             grid_arms,
             layers=(layers,),
@@ -252,7 +252,7 @@ def list_available_tasks(tasks: Sequence[str]) -> list[str]:
 def copy_from_shelf(grid_cells: Sequence[Cell], out: Path) -> None:
     """Copy the learngenes of the shelf to the folders of the grid's extractions."""
     for cell in grid_cells:
-        card = shelf.cards_folder() / f"{cell.arm.method}-mini"
+        card = shelf.find_cards_folder() / f"{cell.arm.method}-mini"
         if cell.arm.method not in APART and (card / "model.safetensors").is_file():
             place_learngene(cell.extraction, card, out)
 
@@ -262,7 +262,7 @@ def add_shelf_cost(cell: Cell, row: Row) -> Row:
 
     The grid did not pay for that extraction.
     """
-    card = shelf.cards_folder() / f"{cell.arm.method}-mini"
+    card = shelf.find_cards_folder() / f"{cell.arm.method}-mini"
     card_record = (
         read_config(card).card
         if cell.arm.method not in APART and (card / CONFIG).is_file()
@@ -281,14 +281,14 @@ def add_shelf_cost(cell: Cell, row: Row) -> Row:
 
 def list_shelf_methods() -> set[str]:
     """Return the methods whose learngenes `lgzoo recommend` uses by default."""
-    return {read_config(shelf.find(name)).method for name in shelf.learngenes()}
+    return {read_config(shelf.find(name)).method for name in shelf.list_learngenes()}
 
 
 def measure_grid(budget: Budget, out: Path, workers: int) -> Iterator[tuple[Cell, Row]]:
     """Yield the cells of the grid with their rows, after the choice of each arm on validation
     images.
     """
-    ancestry, run = ancestry_spec(BUNDLED), Run(threads=1)
+    ancestry, run = read_ancestry_spec(BUNDLED), Run(threads=1)
     usual, other_cells = make_grid(budget, ancestry), make_other_cells(budget, ancestry)
     grid_cells, usual_arms = [*usual, *other_cells], {cell.arm.name for cell in usual}
     copy_from_shelf(grid_cells, out)
@@ -297,7 +297,7 @@ def measure_grid(budget: Budget, out: Path, workers: int) -> Iterator[tuple[Cell
         missing = {cell.key for cell in requested} - {
             row.key for row in read_rows(out / RESULTS) if not row.error
         }
-        current = max(version_of(task) for task in budget.tasks)
+        current = max(get_version(task) for task in budget.tasks)
         if missing and current > VERSION:
             raise TrainingFailed(
                 f"{len(missing)} cells have no kept row, and version {current} of the suite has"
@@ -316,7 +316,7 @@ def measure_grid(budget: Budget, out: Path, workers: int) -> Iterator[tuple[Cell
         choices = choose(tuning.space, tuning.cell_of, compute_rows)
     for choice in choices.values():
         print(describe_choice(choice), file=sys.stderr)
-    chosen = with_choices(grid_cells, choices)
+    chosen = apply_choices(grid_cells, choices)
     yield from (
         (cell, add_shelf_cost(cell, row))
         for cell, row in zip(chosen, compute_rows(chosen), strict=True)
@@ -365,7 +365,7 @@ def main() -> None:
     if args.only:
         return
     failed = {row.arm: row.error for _, row in measured_rows if row.error}
-    ancestry = ancestry_spec(BUNDLED)
+    ancestry = read_ancestry_spec(BUNDLED)
     names = {size: name for name, size in derive_sizes(ancestry).items()}
     values = GridValues(measured_rows, names | name_other_sizes(ancestry))
     if args.budget == "methods":

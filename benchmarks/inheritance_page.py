@@ -7,14 +7,19 @@ from dataclasses import asdict, dataclass
 from itertools import product
 from typing import Any
 
-from learngene_zoo.bench.claims.contrasts import Unit, Values, stronger, sum_weighted
+from learngene_zoo.bench.claims.contrasts import Unit, Values, choose_stronger, sum_weighted
 from learngene_zoo.bench.grid.cell import Cell, label
-from learngene_zoo.bench.report.pictures import parameter_axis
-from learngene_zoo.bench.report.text_table import TextTable, duration, markdown, markdown_table
+from learngene_zoo.bench.report.pictures import format_parameter_axis
+from learngene_zoo.bench.report.text_table import (
+    TextTable,
+    format_duration,
+    render_markdown,
+    render_table,
+)
 from learngene_zoo.bench.results.averages import Average, average
 from learngene_zoo.bench.results.rows import Row
-from learngene_zoo.plotting import COLOURS, GREY, legend, mark, save, settle, style, subplots
-from learngene_zoo.text import count_noun, human_count
+from learngene_zoo.plotting import COLOURS, GREY, draw_legend, mark, save, settle, style, subplots
+from learngene_zoo.text import count_noun, format_count
 from machine import write
 from pages import DOCS, replace_between
 
@@ -121,7 +126,7 @@ class GridValues:
         values_of_arm = {
             arm: self.values[arm, condition] for arm in arms if (arm, condition) in self.values
         }
-        return stronger(values_of_arm)[0] if values_of_arm else None
+        return choose_stronger(values_of_arm)[0] if values_of_arm else None
 
     def compute_gain(self, ours: Values | None, theirs: Values | None) -> Gain | None:
         """Return the paired difference, over the tasks and seeds that both have."""
@@ -171,7 +176,7 @@ def make_comparison(
             values.compute_gain_over(arm, rivals, condition)
             for rivals in (SCRATCH, name_controls(arm, STEMS), name_controls(arm, ["shuffled"]))
         ]
-        counts = [human_count(number) for number in (arm_rows[0].params, arm_rows[0].flops)]
+        counts = [format_count(number) for number in (arm_rows[0].params, arm_rows[0].flops)]
         texts = ["" if level is None else f"{level:.1f}" for level in levels]
         over = ["" if gain is None or arm in SCRATCH else str(gain) for gain in gains]
         rows.append(
@@ -211,9 +216,9 @@ def _format_costs(arm: Name, arm_rows: Sequence[Row]) -> tuple[str, ...]:
         return "", "", ""
     seconds = arm_rows[0].extraction_seconds + sum(row.seconds for row in arm_rows) / len(arm_rows)
     return (
-        human_count(arm_rows[0].stored_params),
-        human_count(arm_rows[0].extraction_images),
-        duration(seconds),
+        format_count(arm_rows[0].stored_params),
+        format_count(arm_rows[0].extraction_images),
+        format_duration(seconds),
     )
 
 
@@ -241,7 +246,7 @@ def make_front(
         ]
         stored, shows, seconds = values.sum_costs(arm, [(images, size) for size in sizes])
         costs = (
-            (human_count(stored), human_count(shows), duration(seconds))
+            (format_count(stored), format_count(shows), format_duration(seconds))
             if seconds and arm not in SCRATCH
             else ("", "", "")
         )
@@ -404,13 +409,13 @@ def draw_figure(values: GridValues, images: int) -> Any:
             panel.plot(
                 [point[column] for point in ordered], [point[2] for point in ordered], **panel_style
             )  # type: ignore[arg-type]
-    parameter_axis(panels[0], sorted({rows[0].params for rows in values.rows.values()}))
+    format_parameter_axis(panels[0], sorted({rows[0].params for rows in values.rows.values()}))
     panels[0].set_xlabel("parameters of the model")
     panels[1].set_xscale("log")
     panels[1].xaxis.set_major_formatter(lambda seconds, _: f"{seconds:g}")
     panels[1].set_xlabel("seconds of extraction and fine-tuning")
     panels[0].set_ylabel(f"accuracy after {images:,} images, %")
-    legend(figure, panels, 4)
+    draw_legend(figure, panels, 4)
     return settle(figure)
 
 
@@ -434,7 +439,7 @@ def write_page(
     tables = [make_comparison(values, condition, real, left_out) for condition in conditions]
     tables += [make_leads(values, conditions), make_split(values, budgets[-1], compared, shallow)]
     tables += [*(make_thresholds(values, size) for size in compared), *more]
-    text = f"{make_sentence(values, conditions)}\n\n{markdown(tables)}"
+    text = f"{make_sentence(values, conditions)}\n\n{render_markdown(tables)}"
     if not publish:
         print(text)
         return
@@ -442,7 +447,7 @@ def write_page(
     replace_between(
         DOCS / "methods" / "index.md",
         "front",
-        markdown_table(make_front(values, budgets[-1], compared, real, left_out)),
+        render_table(make_front(values, budgets[-1], compared, real, left_out)),
     )
     replace_between(DOCS / "inheritance.md", "inheritance", text)
     print(write("inheritance", {"tables": [asdict(table) for table in tables]}))
@@ -481,7 +486,7 @@ def draw_methods(
         panel.set_yticks(list(heights), methods if panel is panels[0] else [""] * len(methods))
         panel.set_xlabel(f"accuracy on {' and '.join(tasks)}, %")
         panel.margins(y=0.02)
-    legend(figure, panels, 4)
+    draw_legend(figure, panels, 4)
     return settle(figure)
 
 
@@ -492,7 +497,9 @@ def write_methods(values: GridValues, real: Sequence[str], left_out: Sequence[st
         draw_methods(values, values.conditions[0], real, left_out), DOCS / "images" / "methods.png"
     )
     replace_between(
-        DOCS / "inheritance.md", "methods", f"{markdown(tables)}\n\n{describe_augmentation(values)}"
+        DOCS / "inheritance.md",
+        "methods",
+        f"{render_markdown(tables)}\n\n{describe_augmentation(values)}",
     )
     print(write("methods", {"tables": [asdict(table) for table in tables]}))
 

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 import machine
-from learngene_zoo.bench.results.statistics import estimate, t_quantile
+from learngene_zoo.bench.results.statistics import compute_t_quantile, estimate
 from pages import DOCS, replace_between
 
 TABLES = 1000
@@ -89,7 +89,7 @@ def measure_coverage(effects: str, tasks: int, seeds: int, spread: float) -> dic
         estimated = estimate((table + REST * generator.normal(size=(tasks, seeds))).tolist())
         assert estimated.error is not None
         assert estimated.freedom is not None
-        half = t_quantile(0.975, estimated.freedom) * estimated.error
+        half = compute_t_quantile(0.975, estimated.freedom) * estimated.error
         low, high = estimated.interval()
         students += abs(estimated.value) <= half
         ours += low <= 0.0 <= high

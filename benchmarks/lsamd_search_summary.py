@@ -16,7 +16,7 @@ import numpy as np
 
 from learngene_zoo.artifacts.learngene import load_learngene
 from learngene_zoo.artifacts.shelf import find
-from learngene_zoo.bench.results.statistics import t_quantile
+from learngene_zoo.bench.results.statistics import compute_t_quantile
 
 SEARCH = "search"  # the variant that is compared with the placebos
 AUGMENTED = "search, augmented"
@@ -193,7 +193,7 @@ def compute_gain(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float,
     parts = [(stdev(runs) ** 2 / len(runs), len(runs) - 1) for runs in (ours, theirs)]
     error = sum(part for part, _ in parts)
     freedom = error**2 / sum(part**2 / n for part, n in parts) if error else math.inf
-    width = t_quantile(0.975, min(freedom, 1000)) * math.sqrt(error)
+    width = compute_t_quantile(0.975, min(freedom, 1000)) * math.sqrt(error)
     return round(value, 1), round(value - width, 1), round(value + width, 1)
 
 

@@ -43,7 +43,7 @@ from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed, draw_balanced
 from learngene_zoo.settings import Recipe
-from learngene_zoo.tasks.catalogue import open_task, suite
+from learngene_zoo.tasks.catalogue import find_suite, open_task
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.training.fit import fit
 from lgzoo_mini.suite import generator
@@ -196,7 +196,7 @@ def make_table(rows: dict[str, dict[str, float]]) -> str:
     """Return accuracies in per cent in Markdown."""
     heads = (*HEADS, f"ViT, {PLENTY:,}")
     lines = [f"| {' | '.join(heads)} |", "|---|" + "---:|" * (len(heads) - 1)]
-    for name in (name for name in suite("mini").tasks if name in rows):
+    for name in (name for name in find_suite("mini").tasks if name in rows):
         task, row = open_task(name), rows[name]
         numbers = [row.get(measure, "") for measure in list(MEASURES)[1:]]
         facts = [f"`{name}`", task.classes, f"{task.sizes['train']:,}", f"{100 / task.classes:.1f}"]
@@ -209,7 +209,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("tasks", nargs="*", default=suite("mini").tasks)
+    parser.add_argument("tasks", nargs="*", default=find_suite("mini").tasks)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--workers", type=int, default=1)

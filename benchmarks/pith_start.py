@@ -25,7 +25,7 @@ from typing import Any, get_args
 
 from torch import nn
 
-from learngene_zoo.families.tensors import model_of
+from learngene_zoo.families.tensors import build_model
 from learngene_zoo.pretrained.ancestry import Ancestry, open_ancestry
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import open_task
@@ -78,7 +78,7 @@ def predict_model(ancestry: Ancestry, start: Start, layers: int, width: int) -> 
     hypernet.inheritance = build_inheritance(spec, ancestry.spec, tensors)
     plain = derive_plain_spec(ancestry.spec)
     target = plain.with_(layers=layers, width=width, heads=width // plain.head_width)
-    return model_of(target, hypernet.predict(build_graph(target)))
+    return build_model(target, hypernet.predict(build_graph(target)))
 
 
 def measure_model(model: nn.Module) -> dict[str, float]:

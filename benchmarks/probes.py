@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from learngene_zoo.artifacts.descendant import Descendant
-from learngene_zoo.intervals import proportion
+from learngene_zoo.intervals import compute_interval
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.loader import Loader
 from learngene_zoo.tasks.splits import PartOfSplit
@@ -44,7 +44,7 @@ def evaluate_on_test(model: Descendant, task: Task, run: Run, images: int) -> di
     """Return the accuracy on at most so many test images, its interval and their number."""
     count = min(images, task.sizes["test"])
     evaluation = evaluate(model.model(), task, "test", model.input_format, run, images=count)
-    low, high = proportion(round(evaluation.value * evaluation.images), evaluation.images)
+    low, high = compute_interval(round(evaluation.value * evaluation.images), evaluation.images)
     return {"value": evaluation.value, "low": low, "high": high, "images": evaluation.images}
 
 

@@ -37,10 +37,10 @@ from learngene_zoo.artifacts.learngene import load_learngene
 from learngene_zoo.artifacts.records import CardRecord, CardResults
 from learngene_zoo.bench.demo import spread_evenly
 from learngene_zoo.bench.grid.cell import Cell
-from learngene_zoo.bench.grid.grid import cells, family, standard_arms
+from learngene_zoo.bench.grid.grid import list_cells, list_members, list_standard_arms
 from learngene_zoo.bench.grid.search import choose, search
-from learngene_zoo.bench.grid.tuning import GridTuning, with_choices
-from learngene_zoo.bench.report.report import note_grid, write_report
+from learngene_zoo.bench.grid.tuning import GridTuning, apply_choices
+from learngene_zoo.bench.report.report import write_grid, write_report
 from learngene_zoo.bench.results.rows import Row
 from learngene_zoo.bench.running.executors import InProcess
 from learngene_zoo.cli.options import parse_setting
@@ -48,11 +48,11 @@ from learngene_zoo.errors import ZooError
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.method.contract import METHODS
 from learngene_zoo.method.sizes import Member
-from learngene_zoo.pretrained.ancestry import ancestry_spec
+from learngene_zoo.pretrained.ancestry import read_ancestry_spec
 from learngene_zoo.publishing.publish import publish
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
-from learngene_zoo.text import count_noun, shell_word
+from learngene_zoo.text import count_noun, quote_word
 
 ANCESTRIES = {
     "deit-base": "timm:deit_base_patch16_224.fb_in1k",
@@ -90,7 +90,7 @@ class Job:
     @cached_property
     def spec(self) -> Spec:
         """The shape of the ancestry model, at the image size of the descendants."""
-        spec = ancestry_spec(self.source, offline=self.run.offline)
+        spec = read_ancestry_spec(self.source, offline=self.run.offline)
         return spec.with_(image_size=self.args.image_size or min(spec.image_size, LARGEST))
 
     @cached_property
@@ -103,7 +103,7 @@ class Job:
             name.replace("-", "_"): parse_setting(extractor, name, text, "--set")
             for name, _, text in pairs
         }
-        arms = standard_arms(
+        arms = list_standard_arms(
             [method.name],
             preset=args.preset,
             settings={method.name: settings},
@@ -111,8 +111,8 @@ class Job:
             tasks=args.seen.split(","),
             image_size=self.spec.image_size,
         )
-        depths = sorted({member.spec.layers for member in family(arms[0], self.run.offline)})
-        grid_cells = cells(
+        depths = sorted({member.spec.layers for member in list_members(arms[0], self.run.offline)})
+        grid_cells = list_cells(
             args.task.split(","),
             arms,
             layers=args.layers
@@ -150,7 +150,7 @@ class Job:
         """The call that repeats the job, without options that change no number."""
         defaults, words = (
             vars(make_parser().parse_args([])),
-            ["python benchmarks/real.py", shell_word(self.args.ancestry)],
+            ["python benchmarks/real.py", quote_word(self.args.ancestry)],
         )
         for name, value in vars(self.args).items():
             if name not in (*UNRECORDED, "ancestry") and value != defaults[name]:
@@ -159,7 +159,7 @@ class Job:
                     if name == "set"
                     else [",".join(map(str, value)) if isinstance(value, tuple) else value]
                 )
-                words += [f"--{name.replace('_', '-')} {shell_word(str(item))}" for item in values]
+                words += [f"--{name.replace('_', '-')} {quote_word(str(item))}" for item in values]
         return " ".join(words)
 
 
@@ -172,9 +172,9 @@ def run_job(job: Job, out: Path) -> Path:
     grid = job.grid
     if job.trials:
         measure = partial(run_cells, out=out, run=job.run, executor=InProcess())
-        grid = with_choices(grid, choose(job.tuning.space, job.tuning.cell_of, measure))
+        grid = apply_choices(grid, choose(job.tuning.space, job.tuning.cell_of, measure))
     rows = run_cells(grid, out, job.run, InProcess())
-    note_grid(grid, out)
+    write_grid(grid, out)
     write_report(out)
     card = CardRecord(
         command=job.command,

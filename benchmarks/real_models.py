@@ -51,7 +51,7 @@ from learngene_zoo.artifacts.records import Control
 from learngene_zoo.errors import ZooError
 from learngene_zoo.method.contract import METHODS
 from learngene_zoo.runs.run import Run
-from learngene_zoo.settings import settings_of
+from learngene_zoo.settings import list_settings
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.tasks.splits import ensure_validation
 from learngene_zoo.training.probes import compute_features, run_probe
@@ -314,7 +314,7 @@ def finetune_cell(cell: Cell, ancestry: str) -> dict[str, Any]:
     if cell.control:
         rates = [
             (lifecycle.INHERITED_LR, lifecycle.INHERITED_DECAY),
-            (lifecycle.rate_for(model.width), 1.0),
+            (lifecycle.choose_rate(model.width), 1.0),
         ]
     best: dict[str, Any] = {}
     for lr, layer_decay in rates:
@@ -371,7 +371,7 @@ def extract_learngene(
     run = Run(seed=seed, threads=1, device=machine.DEVICE, ancestry=ancestry)
     if method in TRAINED:
         run = replace(run, precision="bf16", shared=SHARED)
-        known = {setting.name for setting in settings_of(loaded.extractor)}
+        known = {setting.name for setting in list_settings(loaded.extractor)}
         sizes = TRAINED_SIZES if method == "distillation" else {}
         settings = {
             name: value for name, value in (TRAINED_BUDGET | sizes).items() if name in known

@@ -14,16 +14,16 @@ from urllib.parse import urlsplit
 from learngene_zoo.bench.grid.cell import Cell
 from learngene_zoo.bench.running.extraction import estimate_work
 from learngene_zoo.errors import ZooError
-from learngene_zoo.families.family import cost
+from learngene_zoo.families.family import count_cost
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.hub.client import Repository, translate_hub_errors
-from learngene_zoo.publishing.publication import machine_paths
+from learngene_zoo.publishing.publication import find_machine_paths
 from learngene_zoo.runs.run import Run, open_device
 from learngene_zoo.settings import to_json
-from learngene_zoo.tasks.catalogue import entries, open_task, suite_of
+from learngene_zoo.tasks.catalogue import find_suite_of, list_entries, open_task
 from learngene_zoo.tasks.task import Entry
-from learngene_zoo.terminal import text_table
-from learngene_zoo.text import human_count, human_seconds
+from learngene_zoo.terminal import format_table
+from learngene_zoo.text import format_count, format_seconds
 
 FORWARD_PASSES_OF_STEP = 3  # the cost of a training step
 FLOAT = 4  # bytes
@@ -64,16 +64,16 @@ def describe_work(job: Planned, seen: Sequence[str], speed: float | None) -> str
         )
     )
     rows = [
-        (name, purpose, human_count(images), human_seconds(work / speed))
+        (name, purpose, format_count(images), format_seconds(work / speed))
         for name, purpose, images, work in work_of_stages
     ]
-    weights = f"{job.source} ({human_count(cost(job.spec).params * FLOAT)}B)"
+    weights = f"{job.source} ({format_count(count_cost(job.spec).params * FLOAT)}B)"
     data = [
         f"{task} ({describe_data_size(task, job.run.offline)})"
         for task in dict.fromkeys((*seen, *list_tasks(job.grid)))
     ]
     return (
-        f"{text_table(('stage', 'what', 'images', 'time'), rows, right=(2, 3), width=110)}\n"
+        f"{format_table(('stage', 'what', 'images', 'time'), rows, right=(2, 3), width=110)}\n"
         f"at {speed:.3g} training images of the ancestry model per second ({source})\n"
         f"to download, unless it is here already: {', '.join([weights, *data])}"
     )
@@ -86,7 +86,7 @@ def describe_contacts(job: Planned, seen: Sequence[str], repository: str | None)
     from huggingface_hub import HfApi
 
     tasks = list(dict.fromkeys((*seen, *list_tasks(job.grid))))
-    sources = {task: suite_of(find_entry(task)).hub(find_entry(task)) for task in tasks}
+    sources = {task: find_suite_of(find_entry(task)).hub(find_entry(task)) for task in tasks}
     kind, _, name = job.source.partition(":")
     model = {"timm": [f"timm/{name}"], "hf-hub": [name]}.get(kind, [])
     references = [*model, *dict.fromkeys(source.reference for source in sources.values() if source)]
@@ -104,7 +104,7 @@ def describe_contacts(job: Planned, seen: Sequence[str], repository: str | None)
             for task, source in sources.items()
             if source is None
         ]
-        paths = ", ".join(sorted(set(machine_paths([job.source, *records])))) or "none"
+        paths = ", ".join(sorted(set(find_machine_paths([job.source, *records])))) or "none"
         lines.append(
             f"publishes {repository} on {host}, for everyone to read; paths of this machine on its"
             f" card: {paths}"
@@ -149,7 +149,7 @@ def count_images(cell: Cell) -> int:
 
 def compute_work(cell: Cell, spec: Spec) -> float:
     """Return the cost of a cell with its evaluation, in training images of the ancestry model."""
-    share = cost(spec.with_(layers=cell.layers)).flops / cost(spec).flops
+    share = count_cost(spec.with_(layers=cell.layers)).flops / count_cost(spec).flops
     return share * (
         count_images(cell) + find_entry(cell.task).sizes[cell.split] / FORWARD_PASSES_OF_STEP
     )
@@ -157,7 +157,7 @@ def compute_work(cell: Cell, spec: Spec) -> float:
 
 def find_entry(task: str) -> Entry:
     """Return the row of the catalogue. Exits if the task is not in it."""
-    entry = next((entry for entry in entries() if entry.name == task), None)
+    entry = next((entry for entry in list_entries() if entry.name == task), None)
     if entry is None:
         raise SystemExit(f"error: no task named {task!r} in the catalogue; see `lgzoo list tasks`")
     return entry
@@ -166,7 +166,7 @@ def find_entry(task: str) -> Entry:
 def describe_data_size(task: str, offline: bool) -> str:
     """Return the size of a task's data on the Hub: at most all files of its repository."""
     entry = find_entry(task)
-    source = suite_of(entry).hub(entry)
+    source = find_suite_of(entry).hub(entry)
     if source is None or offline:
         return "not from the Hub" if source is None else "size unknown"
     from huggingface_hub import HfApi
@@ -180,7 +180,7 @@ def describe_data_size(task: str, offline: bool) -> str:
             )
     except ZooError:
         return "size unknown"
-    return f"{human_count(sum(file.size or 0 for file in info.siblings or ()))}B"
+    return f"{format_count(sum(file.size or 0 for file in info.siblings or ()))}B"
 
 
 def measure_speed(spec: Spec, batch: int, run: Run) -> float:
@@ -190,10 +190,10 @@ def measure_speed(spec: Spec, batch: int, run: Run) -> float:
     """
     import torch
 
-    from learngene_zoo.families.tensors import initial, model_of
+    from learngene_zoo.families.tensors import build_model, initialise
 
     device = open_device(run)
-    model = model_of(spec, initial(spec, run.seed)).to(device).train()
+    model = build_model(spec, initialise(spec, run.seed)).to(device).train()
     optimizer = torch.optim.AdamW(model.parameters())
     batch = min(batch, 4) if device.type == "cpu" else batch
     images_BCHW = torch.randn(batch, spec.channels, spec.image_size, spec.image_size, device=device)

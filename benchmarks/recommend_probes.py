@@ -19,10 +19,10 @@ import numpy as np
 from inheritance_page import Name
 from learngene_zoo import lifecycle
 from learngene_zoo.bench.grid.cell import Cell
-from learngene_zoo.bench.grid.grid import family, select_members
+from learngene_zoo.bench.grid.grid import list_members, select_members
 from learngene_zoo.bench.results.rows import Row, pack_flags, unpack_flags
 from learngene_zoo.bench.running.extraction import extract_once
-from learngene_zoo.bench.running.trial import size_of
+from learngene_zoo.bench.running.trial import find_size
 from learngene_zoo.lifecycle.recommendation import probe_descendant
 from learngene_zoo.method.sizes import Member
 from learngene_zoo.runs.run import Run
@@ -98,13 +98,13 @@ def _append_flags(path: Path, key: str, flags: tuple[bool, ...]) -> None:
 def _find_member(cell: Cell) -> Member:
     """Return the most expensive member of a cell's size."""
     size = {"layers": cell.layers, **({"width": cell.width} if cell.width else {})}
-    return max(select_members(family(cell.arm), size), key=lambda member: member.cost())
+    return max(select_members(list_members(cell.arm), size), key=lambda member: member.cost())
 
 
 def _compute_flags(cell: Cell, out: Path, run: Run) -> tuple[bool, ...]:
     """Return whether the probe of an untrained descendant classifies each image correctly."""
     learngene, _ = extract_once(cell.extraction, out, run)
     task, seeded_run = open_task(cell.task, offline=True), replace(run, seed=cell.draws)
-    target, expander = size_of(cell, learngene.config, task.classes)
+    target, expander = find_size(cell, learngene.config, task.classes)
     descendant = lifecycle.expand(learngene, target=target, expander=expander, run=seeded_run)
     return tuple(map(bool, probe_descendant(descendant, task, cell.recipe.images, seeded_run)))

@@ -35,13 +35,13 @@ from grids import keep_rows
 from learngene_zoo.bench.claims.contrasts import Finding
 from learngene_zoo.bench.claims.file import PROTOCOL, Claim, list_claims, load_claim
 from learngene_zoo.bench.claims.run import (
-    config_of,
-    interval_text,
+    format_interval,
+    format_verdict,
+    locate_verdict,
+    make_config_reader,
     read_verdict,
     run_claim,
     sum_text,
-    verdict_path,
-    verdict_text,
     write_verdict,
 )
 from learngene_zoo.bench.claims.verdict import Verdict, judge
@@ -56,7 +56,7 @@ from learngene_zoo.plotting import (
     GREY,
     INK,
     PAPER,
-    legend,
+    draw_legend,
     save,
     settle,
     shorten_label,
@@ -119,7 +119,7 @@ def decide_claim(name: str, workers: int) -> None:
         )
     finally:
         keep_results(claim, BUILD, KEPT)
-    print("\n".join([*verdict_text(claim, verdict), ""]))
+    print("\n".join([*format_verdict(claim, verdict), ""]))
 
 
 def restore_results(claim: Claim, kept: Path, build: Path) -> None:
@@ -140,12 +140,12 @@ def keep_results(claim: Claim, build: Path, kept: Path) -> None:
     Without a verdict they are the rows, for the next call.
     """
     partial = kept / PARTIAL / claim.name
-    if not verdict_path(claim, build).is_file():
+    if not locate_verdict(claim, build).is_file():
         keep_rows(build / RESULTS, partial / RESULTS, without=kept / RESULTS)
         if (build / ANCESTRIES).is_file() and partial.is_dir():
             shutil.copyfile(build / ANCESTRIES, partial / ANCESTRIES)
         return
-    for path in (verdict_path(claim, build), *(build / LEARNGENES).glob(f"*/{CONFIG}")):
+    for path in (locate_verdict(claim, build), *(build / LEARNGENES).glob(f"*/{CONFIG}")):
         target = kept / path.relative_to(build)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, target)
@@ -162,7 +162,7 @@ def rejudge_claims(folder: Path) -> None:
     rows = read_rows(folder / RESULTS)
     for claim, before in read_verdicts(folder):
         try:
-            verdict = judge(claim, rows, config_of(folder))
+            verdict = judge(claim, rows, make_config_reader(folder))
         except ZooError as error:
             print(f"{claim.name}: {error}", file=sys.stderr)
             verdict = before
@@ -244,7 +244,7 @@ def draw_verdicts(verdicts: Iterable[tuple[Claim, Verdict]]) -> Any:
     panel.tick_params(axis="y", labelsize=7.5, length=0)
     panel.set_ylim(-0.7, len(findings) - 0.3)
     panel.set_xlabel("points, with 95 % intervals; hollow: under protocol 1")
-    legend(figure, [panel], len(COLOUR_OF))
+    draw_legend(figure, [panel], len(COLOUR_OF))
     return settle(figure)
 
 
@@ -281,7 +281,7 @@ def _format_finding(finding: Finding | None, claim: Claim) -> list[str]:
     if claim.compare.kind == "exact":
         return [finding.what, sum_text(finding), "exact", ""]
     detectable = "" if finding.detectable is None else f"{finding.detectable:.1f}"
-    return [finding.what, f"{finding.value:+.1f}", interval_text(finding), detectable]
+    return [finding.what, f"{finding.value:+.1f}", format_interval(finding), detectable]
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ from learngene_zoo.errors import ZooError
 from learngene_zoo.method.contract import METHODS
 from learngene_zoo.method.sizes import Target
 from learngene_zoo.runs.run import Run
-from learngene_zoo.settings import settings_of, with_settings
+from learngene_zoo.settings import list_settings, with_settings
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.training.probes import Features, compute_features
 from lgzoo_closed_form.calibration import Calibration
@@ -251,7 +251,7 @@ def open_learngene(study: Study, model: str, ranking: str) -> Learngene:
         return load_learngene(folder)
     source, scores = study.models[model]
     method = METHODS.load(METHOD_OF[ranking])
-    names = {setting.name for setting in settings_of(method.preset("mini"))}
+    names = {setting.name for setting in list_settings(method.preset("mini"))}
     values = {name: value for name, value in (study.settings or {}).items() if name in names}
     values["store"] = False
     if ranking == "scores":

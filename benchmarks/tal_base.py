@@ -31,13 +31,13 @@ from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.records import Control
 from learngene_zoo.bench.grid.cell import Arm, Extraction
 from learngene_zoo.bench.running.extraction import estimate_work
-from learngene_zoo.families.family import cost
+from learngene_zoo.families.family import count_cost
 from learngene_zoo.method.contract import BUNDLED, METHODS
-from learngene_zoo.pretrained.ancestry import ancestry_spec
+from learngene_zoo.pretrained.ancestry import read_ancestry_spec
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import with_settings
 from learngene_zoo.storage import CONFIG
-from learngene_zoo.text import human_count, human_seconds
+from learngene_zoo.text import format_count, format_seconds
 from pages import ROOT
 from real_plan import find_entry, measure_speed
 
@@ -78,18 +78,18 @@ SMOKE = Plan(
 
 def describe_plan(plan: Plan, speed: float | None, run: Run) -> Iterator[str]:
     """Yield the cost of the extraction, and the sizes of the predicted models."""
-    spec = ancestry_spec(plan.ancestry, offline=run.offline)
+    spec = read_ancestry_spec(plan.ancestry, offline=run.offline)
     extraction = Extraction(arm=plan.arm, seed=run.seed)
     images = estimate_work(extraction, run.offline) / spec.layers
     speed = speed or measure_speed(spec, 64, run)
     yield (
-        f"meta-training: the work of {human_count(round(images))} training images of"
+        f"meta-training: the work of {format_count(round(images))} training images of"
         f" {plan.ancestry}"
     )
-    yield f"{human_seconds(images / speed)} at {speed:.3g} of them per second"
+    yield f"{format_seconds(images / speed)} at {speed:.3g} of them per second"
     for layers in plan.depths:
-        counted = cost(spec.with_(layers=layers, classes=find_entry(plan.task).classes))
-        yield f"{layers} layers of width {spec.width}: {human_count(counted.params)} parameters"
+        counted = count_cost(spec.with_(layers=layers, classes=find_entry(plan.task).classes))
+        yield f"{layers} layers of width {spec.width}: {format_count(counted.params)} parameters"
 
 
 def run_plan(plan: Plan, run: Run) -> Path:
@@ -106,7 +106,7 @@ def run_plan(plan: Plan, run: Run) -> Path:
             measure_accuracy(plan, layers, control, run) for control in (None, "shuffled")
         )
         lines.append(
-            f"| {layers} | {human_count(predicted[1])} | {predicted[0]:.2f} | {shuffled[0]:.2f} |"
+            f"| {layers} | {format_count(predicted[1])} | {predicted[0]:.2f} | {shuffled[0]:.2f} |"
         )
     path = plan.build / "table.md"
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -121,7 +121,7 @@ def measure_accuracy(
         plan.build / "learngene", layers=layers, task=plan.task, control=control, run=run
     )
     evaluation = lifecycle.evaluate(model, task=plan.task, run=run)
-    return 100 * evaluation.value, cost(model.spec).params
+    return 100 * evaluation.value, count_cost(model.spec).params
 
 
 def main() -> None:

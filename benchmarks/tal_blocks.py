@@ -25,8 +25,8 @@ from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import Descendant
 from learngene_zoo.artifacts.learngene import Learngene, load_learngene
 from learngene_zoo.artifacts.shelf import find
-from learngene_zoo.intervals import paired_gain
-from learngene_zoo.method.contract import details_of
+from learngene_zoo.intervals import compute_paired_gain
+from learngene_zoo.method.contract import parse_details
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.training.evaluate import judge
@@ -49,7 +49,7 @@ def main() -> None:
     learngene = load_learngene(find("tal"))
     rows = [
         measure_task(learngene, task)
-        for task in details_of(learngene.config, HypernetDetails).tasks
+        for task in parse_details(learngene.config, HypernetDetails).tasks
     ]
     machine.write(NAME, {"width": WIDTH, "rows": rows})
     print(make_table(read_results()))
@@ -79,7 +79,7 @@ def measure_task(learngene: Learngene, task: str) -> dict[str, Any]:
         name: sum(flags) / len(flags) for name, flags in {**right, "zeroed": zeroed}.items()
     }
     chance, deepest_accuracy = 1 / deepest.spec.classes, accuracies[max(DEPTHS)]
-    gain = paired_gain([right[6]], [right[3]])
+    gain = compute_paired_gain([right[6]], [right[3]])
     return {
         "task": task,
         "chance": chance,

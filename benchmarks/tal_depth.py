@@ -30,7 +30,7 @@ from typing import Any
 
 import torch
 
-from learngene_zoo.families.tensors import model_of
+from learngene_zoo.families.tensors import build_model
 from learngene_zoo.runs.run import Run
 from learngene_zoo.training.evaluate import evaluate
 from lgzoo_tal.architectures import derive_plain_spec, draw_training_set
@@ -129,7 +129,7 @@ def measure_accuracy(hypernet: Hypernet, layers: int, idle: Sequence[int] = ()) 
         for name, tensor in predict_tensors(hypernet, spec, None, Run()).items()
     }
     return evaluate(
-        model_of(spec, tensors), TASK, "validation", ANCESTRY.input_format, Run(threads=1)
+        build_model(spec, tensors), TASK, "validation", ANCESTRY.input_format, Run(threads=1)
     ).value
 
 

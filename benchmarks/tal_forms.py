@@ -30,14 +30,14 @@ from typing import Any
 
 from torch import nn
 
-from learngene_zoo.families.tensors import initial, model_of
+from learngene_zoo.families.tensors import build_model, initialise
 from learngene_zoo.pretrained.ancestry import open_ancestry
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.training.loop import train
-from learngene_zoo.training.objectives import Classification, training_images
+from learngene_zoo.training.objectives import Classification, load_training_images
 from lgzoo_tal.architectures import derive_plain_spec, draw_training_set
 from lgzoo_tal.hypernet_spec import Conv, Form, HypernetSpec
 from lgzoo_tal.logah import MINI
@@ -63,7 +63,7 @@ def build_meta_objective(spec: HypernetSpec, seed: int) -> nn.Module:
 
 def build_classification(seed: int) -> nn.Module:
     """Return the objective that trains a ViT on the task."""
-    return Classification(model_of(VIT, initial(VIT, seed)))
+    return Classification(build_model(VIT, initialise(VIT, seed)))
 
 
 Arm = tuple[Callable[[int], nn.Module], Recipe]
@@ -144,7 +144,10 @@ def train_objective(
     """
     run = Run(seed=seed, threads=1)
     loader = TaskMixture(
-        {task.name: training_images(task, ANCESTRY.input_format, recipe, run) for task in tasks},
+        {
+            task.name: load_training_images(task, ANCESTRY.input_format, recipe, run)
+            for task in tasks
+        },
         batch_size=recipe.batch_size,
         temperature=1,
         seed=seed,

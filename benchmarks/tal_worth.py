@@ -29,17 +29,17 @@ from typing import Any
 
 import machine
 from grids import choose_rates, describe_gain, place_learngene, run_cells
-from learngene_zoo.bench.claims.contrasts import gains_over_images
+from learngene_zoo.bench.claims.contrasts import compute_gains_over_images
 from learngene_zoo.bench.grid.cell import Arm, Cell, Extraction
-from learngene_zoo.bench.grid.grid import SCRATCH, cells
+from learngene_zoo.bench.grid.grid import SCRATCH, list_cells
 from learngene_zoo.bench.results.rows import Row
 from learngene_zoo.settings import Recipe
-from learngene_zoo.tasks.catalogue import find_entry, suite
+from learngene_zoo.tasks.catalogue import find_entry, find_suite
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD, CARD = ROOT / "build" / "tal_worth", ROOT / "cards" / "tal-mini"
-UNSEEN = ("digits", "fashion_mnist", *suite("mini").left_out)
-TASKS = tuple(name for name in suite("mini").tasks if name not in UNSEEN)
+UNSEEN = ("digits", "fashion_mnist", *find_suite("mini").left_out)
+TASKS = tuple(name for name in find_suite("mini").tasks if name not in UNSEEN)
 TAL = Arm(name="tal", method="tal")  # its extraction is replaced by the bundled learngene
 SHUFFLED = replace(TAL, name="shuffled", control="shuffled")
 STEM = tuple(replace(TAL, name=control, control=control) for control in ("stem", "stem_fan_in"))
@@ -100,7 +100,7 @@ def describe_recipe() -> dict[str, Any]:
 
 def list_untrained_cells(layers: int, width: int) -> list[Cell]:
     """Return the cells of untrained descendants. Nothing in them is random: one seed is enough."""
-    untrained_cells = cells(
+    untrained_cells = list_cells(
         TASKS,
         [TAL],
         layers=[layers],
@@ -117,7 +117,7 @@ def list_trained_cells(
     tasks: Sequence[str], seeds: Sequence[int], rates: Mapping[str, float], split: Any
 ) -> list[Cell]:
     """Return the cells of all arms after their epochs."""
-    trained_cells = cells(
+    trained_cells = list_cells(
         tasks,
         ARMS,
         layers=[LAYERS],
@@ -158,7 +158,7 @@ def make_row(task: str, before: Sequence[Row], after: Sequence[Row]) -> dict[str
         "stem": [arm.name for arm in STEM],
         "scratch": [arm.name for arm in SCRATCH],
     }
-    line |= gains_over_images([row for row in after if row.task == task], TAL.name, rivals)
+    line |= compute_gains_over_images([row for row in after if row.task == task], TAL.name, rivals)
     return {**line, **{rival: max(line[name] for name in names) for rival, names in rivals.items()}}
 
 

@@ -338,9 +338,9 @@ def measure_arm(cell: Cell, ancestry: str) -> None:
     start = time.monotonic()
     run = Run(seed=cell.seed, threads=1, device=machine.DEVICE, ancestry=ancestry)
     model = build_model(cell, ancestry, run)
-    rates = [lifecycle.rate_for(model.width) if cell.ancestry == WORDS else ARM_LR]
+    rates = [lifecycle.choose_rate(model.width) if cell.ancestry == WORDS else ARM_LR]
     if cell.control or cell.method == "scratch":
-        rates = [ARM_LR, lifecycle.rate_for(model.width)]
+        rates = [ARM_LR, lifecycle.choose_rate(model.width)]
     best: Any = {}
     for lr in rates:
         recipe = {"lr": lr, "epochs": EPOCHS}

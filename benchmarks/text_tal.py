@@ -33,9 +33,9 @@ from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import Descendant, assemble
 from learngene_zoo.artifacts.learngene import Learngene, load_learngene
 from learngene_zoo.artifacts.shelf import find
-from learngene_zoo.families.family import table_of
-from learngene_zoo.intervals import proportion
-from learngene_zoo.method.contract import details_of
+from learngene_zoo.families.family import get_table
+from learngene_zoo.intervals import compute_interval
+from learngene_zoo.method.contract import parse_details
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.training.evaluate import judge
@@ -68,7 +68,7 @@ def main() -> None:
     given = parser.parse_args()
     if given.learngene:
         learngene = load_learngene(find(given.learngene))
-        for task in details_of(learngene.config, HypernetDetails).tasks:
+        for task in parse_details(learngene.config, HypernetDetails).tasks:
             for arm, _ in COLUMNS:
                 if not find_row(task, arm):
                     measure(learngene, task, arm)
@@ -98,7 +98,7 @@ def measure(learngene: Learngene, task: str, arm: str) -> None:
         model = build(learngene, task, int(layers), is_shuffled=kind == "shuffled")
     rows = judge(model.model(), open_task(task), "test", model.input_format, RUN).rows
     right = rows[:, 0] == rows[:, 1]
-    low, high = proportion(float(right.sum()), len(right))
+    low, high = compute_interval(float(right.sum()), len(right))
     append_row(
         ROWS,
         {
@@ -128,7 +128,7 @@ def build(learngene: Learngene, task: str, layers: int, *, is_shuffled: bool = F
 
 def silence(model: Descendant) -> Descendant:
     """Return the model with zeros in the writers of the later blocks."""
-    table = table_of(model.spec)
+    table = get_table(model.spec)
     silent = {
         f"{table.prefix}{block}.{branch.writer}.{kind}"
         for block in range(FIRST_IDLE, max(DEPTHS))

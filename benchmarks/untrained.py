@@ -29,7 +29,7 @@ from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.learngene import Learngene, load_learngene
 from learngene_zoo.artifacts.shelf import find
 from learngene_zoo.bench.running.trial import probe_start
-from learngene_zoo.method.contract import details_of
+from learngene_zoo.method.contract import parse_details
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import SOURCE_TASK, open_task
 from lgzoo_closed_form.elastic import ElasticDetails
@@ -159,7 +159,7 @@ def make_pruning_text(rows: Rows) -> str:
 
 def make_elastic_text(rows: Rows) -> str:
     """Return the table of `elastic`, a size a row, and the agreement that the evolution reached."""
-    details = details_of(open_learngene("elastic").config, ElasticDetails)
+    details = parse_details(open_learngene("elastic").config, ElasticDetails)
     text = (
         "Agreement of the features of pruned models with those of the full model:"
         f" {details.start:.3f} with the initial factors, {details.reached:.3f} with the factors of"

@@ -11,8 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.patches import FancyBboxPatch
 
 import learngene_zoo as lg
-from learngene_zoo.plotting import COLOURS, PAPER, QUIET, TEXT, TITLE, axes_at, new_figure, style
-from learngene_zoo.text import human_count
+from learngene_zoo.plotting import COLOURS, PAPER, QUIET, TEXT, TITLE, add_axes, new_figure, style
+from learngene_zoo.text import format_count
 
 PLACE = Path(__file__).resolve().parent / "images" / "learngene.png"
 WIDE, TALL = 10.0, 4.6  # inches
@@ -29,7 +29,7 @@ def main() -> None:
     colours = {block: COLOURS[number % len(COLOURS)] for number, block in enumerate(kept)}
     with style():
         figure = new_figure(WIDE, TALL)
-        axes = axes_at(figure, 0, 0, WIDE, TALL, xlim=(0, WIDE), ylim=(0, TALL))
+        axes = add_axes(figure, 0, 0, WIDE, TALL, xlim=(0, WIDE), ylim=(0, TALL))
         axes.axis("off")
         stack(
             axes,
@@ -45,7 +45,7 @@ def main() -> None:
                 axes,
                 6.85 + 0.92 * place,
                 blocks,
-                f"{layers} layers\n{human_count(made.cost().params)}",
+                f"{layers} layers\n{format_count(made.cost().params)}",
                 wide=0.72,
             )
         for middle, word in (

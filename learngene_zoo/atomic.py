@@ -129,7 +129,7 @@ def new_file(path: Path, force: bool = False) -> Iterator[Path]:
     folder = _draft(target)
     draft = folder / target.name
     try:
-        nearest_parent(target)
+        find_nearest_parent(target)
         _make_draft(folder)
         yield draft
         _flush(draft)
@@ -278,15 +278,15 @@ def is_draft(name: str) -> bool:
 
 
 def _draft(target: Path) -> Path:
-    return target.with_name(f".{target.name}.{_writer()}-{secrets.token_hex(3)}{_SUFFIX}")
+    return target.with_name(f".{target.name}.{_identify_writer()}-{secrets.token_hex(3)}{_SUFFIX}")
 
 
-def _writer() -> str:
+def _identify_writer() -> str:
     """Return the identity of this process: its machine, process number and start time.
 
     The start time distinguishes processes that had the same number.
     """
-    return f"{_machine()}-{os.getpid()}-{_read_start_time(os.getpid())}"
+    return f"{_identify_machine()}-{os.getpid()}-{_read_start_time(os.getpid())}"
 
 
 def _has_ended(writer: str) -> bool:
@@ -294,13 +294,13 @@ def _has_ended(writer: str) -> bool:
     machine, _, rest = writer.partition("-")
     number, _, rest = rest.partition("-")
     started = rest.partition("-")[0]
-    if machine != _machine() or not number.isdecimal() or not started:
+    if machine != _identify_machine() or not number.isdecimal() or not started:
         return False
     return _read_start_time(int(number)) != started
 
 
 @cache
-def _machine() -> str:
+def _identify_machine() -> str:
     return f"{zlib.crc32(socket.gethostname().encode()):08x}"
 
 
@@ -333,7 +333,7 @@ def _rename_with(first: Path, second: Path, flag: int) -> bool:
     """
     import ctypes
 
-    function = _renameat2()
+    function = _load_renameat2()
     if function is None:
         return False
     # Python's own renames raise the same audit event.
@@ -347,7 +347,7 @@ def _rename_with(first: Path, second: Path, flag: int) -> bool:
 
 
 @cache
-def _renameat2() -> Callable[..., int] | None:
+def _load_renameat2() -> Callable[..., int] | None:
     if sys.platform != "linux":
         return None
     import ctypes
@@ -408,7 +408,7 @@ def _refuse(path: Path) -> Path:
     raise Refused(f"{path} is a link that leads to itself; choose another path with -o")
 
 
-def nearest_parent(path: Path) -> Path:
+def find_nearest_parent(path: Path) -> Path:
     """Return the nearest existing folder above `path`. Raises `Refused` if one is a file."""
     parent = path.absolute().parent
     while not parent.is_dir():
@@ -425,7 +425,7 @@ def check_folder(path: Path) -> None:
     target = resolve_path(path)
     if target.exists() and not target.is_dir():
         raise Refused(f"{path} is a file, not a folder; choose another path with -o")
-    parent = nearest_parent(target)
+    parent = find_nearest_parent(target)
     if not os.access(parent, os.W_OK):
         raise Unavailable(f"no permission to write into {parent}; choose another path with -o")
 
@@ -437,7 +437,7 @@ def check_file(path: Path, force: bool) -> None:
         raise Exists(path)
     if target.is_dir():
         raise Refused(f"{path} is a folder, not a file; choose another path with -o")
-    parent = nearest_parent(target)
+    parent = find_nearest_parent(target)
     if not os.access(parent, os.W_OK):
         raise Unavailable(f"no permission to write into {parent}; choose another path with -o")
 

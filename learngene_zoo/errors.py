@@ -119,7 +119,7 @@ def is_shortage(error: Exception) -> bool:
     )
 
 
-def nearest(got: str, known_names: Iterable[str]) -> str | None:
+def find_nearest(got: str, known_names: Iterable[str]) -> str | None:
     """Return the known name that was most probably meant, or None.
 
     The first of these that exists is returned: the shortest name that begins with the typed text
@@ -127,8 +127,8 @@ def nearest(got: str, known_names: Iterable[str]) -> str | None:
     nearest that differs by a typing error or two (`sings` for `signs`), the shortest that contains
     it.
     """
-    typed = _plain(got)
-    names = {_plain(name): name for name in sorted(known_names, reverse=True)}
+    typed = _simplify(got)
+    names = {_simplify(name): name for name in sorted(known_names, reverse=True)}
     if typed in names:
         return names[typed]
     ordered = sorted(names, key=lambda name: (len(name), name))
@@ -136,7 +136,7 @@ def nearest(got: str, known_names: Iterable[str]) -> str | None:
         close = (
             [name for name in ordered if is_near(name, typed)]
             if is_near
-            else _misspelt(typed, ordered)
+            else _find_misspelt(typed, ordered)
         )
         if close:
             return names[close[0]]
@@ -146,7 +146,7 @@ def nearest(got: str, known_names: Iterable[str]) -> str | None:
 MIN_LETTERS = 3  # of a typed text that is compared with the parts of names
 
 
-def _plain(name: str) -> str:
+def _simplify(name: str) -> str:
     return name.lower().replace("-", "_")
 
 
@@ -167,11 +167,11 @@ def _contains(name: str, typed: str) -> bool:
     return len(typed) >= MIN_LETTERS and typed in name and 3 * len(typed) >= len(name)
 
 
-def _misspelt(typed: str, names: Iterable[str]) -> list[str]:
+def _find_misspelt(typed: str, names: Iterable[str]) -> list[str]:
     """Return the names of which `typed` misspells all or the first letters, the nearest first."""
     close = []
     for name in names:
-        limit = _max_slips(typed, name)
+        limit = _count_max_slips(typed, name)
         if abs(len(name) - len(typed)) <= limit:
             slips = count_slips(typed, name)
         elif len(typed) > 2 * limit + 1 and len(name) > len(typed):
@@ -185,7 +185,7 @@ def _misspelt(typed: str, names: Iterable[str]) -> list[str]:
     return [name for *_, name in sorted(close)]
 
 
-def _max_slips(typed: str, name: str) -> int:
+def _count_max_slips(typed: str, name: str) -> int:
     """Return the plausible number of typing errors.
 
     It is larger for long names, and smaller if the first letters differ.
@@ -222,15 +222,16 @@ _LISTS = {
 }
 
 
-def unknown(kind: str, got: str, known_names: Iterable[str]) -> WrongCall:
+def refuse_unknown(kind: str, got: str, known_names: Iterable[str]) -> WrongCall:
     """Return the error for an unknown name, with the nearest known name as a suggestion.
 
-    The message of `unknown("method", "tlge", ["tleg"])` is: no method named 'tlge'; did you mean
+    The message of `refuse_unknown("method", "tlge", ["tleg"])` is: no method named 'tlge'; did you
+    mean
     tleg? If no name is near, the message lists the known names; of many names that a command lists,
     it has that command and at most `MAX_NEAR` similar ones.
     """
     names = sorted(known_names)
-    close = nearest(got, names)
+    close = find_nearest(got, names)
     command = _LISTS.get(kind.rpartition(" ")[2])
     if close is not None:
         hint = f"did you mean {close}?"

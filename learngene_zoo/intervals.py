@@ -16,7 +16,7 @@ class Gain(NamedTuple):
     high: float
 
 
-def paired_gain(ours: Runs, theirs: Runs) -> Gain:
+def compute_paired_gain(ours: Runs, theirs: Runs) -> Gain:
     """Return the difference in accuracy of two models on the same images, with its 95 % interval.
 
     The unit is the image: its difference is averaged over seeds first. The interval is the normal
@@ -26,14 +26,14 @@ def paired_gain(ours: Runs, theirs: Runs) -> Gain:
     are clipped to [-1, 1].
     """
     images = len(ours[0])
-    differences = [a - b for a, b in zip(_means(ours), _means(theirs), strict=True)]
+    differences = [a - b for a, b in zip(_average_runs(ours), _average_runs(theirs), strict=True)]
     mean = sum(differences) / images
     variance = sum((difference - mean) ** 2 for difference in differences) / max(images - 1, 1)
     half = Z95 * math.sqrt(max(variance, 2 / images) / images)
     return Gain(mean, max(-1.0, mean - half), min(1.0, mean + half))
 
 
-def proportion(right: float, total: float) -> tuple[float, float]:
+def compute_interval(right: float, total: float) -> tuple[float, float]:
     """Return Wilson's 95 % interval of an accuracy with `right` of `total` images correct."""
     if total == 0:
         return 0.0, 1.0
@@ -47,20 +47,20 @@ def proportion(right: float, total: float) -> tuple[float, float]:
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
-def pooled_proportion(runs: Runs) -> tuple[float, float]:
+def compute_pooled_interval(runs: Runs) -> tuple[float, float]:
     """Return Wilson's 95 % interval of an accuracy averaged over seeds, on the same images.
 
-    The unit is the image, as in `paired_gain`: the flags of an image are averaged over the runs
-    first. These means vary less than flags do, so they count as a larger number of images, for
-    which flags would have the same standard error. For a single run this equals `proportion`.
+    The unit is the image, as in `compute_paired_gain`: the flags of an image are averaged over the
+    runs first. These means vary less than flags do, so they count as a larger number of images, for
+    which flags would have the same standard error. For a single run this equals `compute_interval`.
     """
-    means = _means(runs)
+    means = _average_runs(runs)
     images, share = len(means), sum(means) / len(means)
     variance = sum((mean - share) ** 2 for mean in means) / images
     effective = images * share * (1 - share) / variance if variance > 0 else images
-    return proportion(share * effective, effective)
+    return compute_interval(share * effective, effective)
 
 
-def _means(runs: Runs) -> list[float]:
+def _average_runs(runs: Runs) -> list[float]:
     """Return for each image the fraction of runs that classify it correctly."""
     return [sum(flags) / len(runs) for flags in zip(*runs, strict=True)]

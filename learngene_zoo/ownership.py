@@ -35,7 +35,7 @@ def write_marker(folder: Path) -> None:
     """Write the marker of a finished folder, which lists every file with its size and sha256."""
     (folder / MARKER).unlink(missing_ok=True)
     lines = [_FOLDER]
-    for name, path in sorted(_files(folder)):
+    for name, path in sorted(_iterate_files(folder)):
         if name == DRAFT:
             continue
         with path.open("rb") as file:
@@ -66,7 +66,7 @@ def find_foreign(folder: Path, *, content: bool = True) -> str:
         name = next((entry.name for entry in _scan(folder) if entry.name != MARKER), "")
         return f"{name}, and no valid {MARKER} file that says that lgzoo wrote it" if name else ""
     parents = {parent.as_posix() for name in marked for parent in Path(name).parents}
-    for name, path in sorted(_entries(folder)):
+    for name, path in sorted(_iterate_entries(folder)):
         is_link = path.is_symlink()
         if is_link or name not in (parents if path.is_dir() else {*marked, MARKER}):
             return f"{name}, which lgzoo did not write"
@@ -187,11 +187,11 @@ def _is_unchanged(path: Path, file: _File) -> bool:
         return hashlib.file_digest(opened, "sha256").hexdigest() == file.sha256
 
 
-def _files(folder: Path) -> Iterator[tuple[str, Path]]:
-    yield from ((name, path) for name, path in _entries(folder) if not path.is_dir())
+def _iterate_files(folder: Path) -> Iterator[tuple[str, Path]]:
+    yield from ((name, path) for name, path in _iterate_entries(folder) if not path.is_dir())
 
 
-def _entries(folder: Path) -> Iterator[tuple[str, Path]]:
+def _iterate_entries(folder: Path) -> Iterator[tuple[str, Path]]:
     """Yield everything below a folder with its relative name; links are not followed."""
     waiting = [folder]
     while waiting:
@@ -246,7 +246,7 @@ def remove_draft(draft: Path) -> None:
     """Remove a draft of ours with all of its content, its mark last."""
     if not is_marked_draft(draft):
         return
-    for name, path in sorted(_entries(draft), reverse=True):
+    for name, path in sorted(_iterate_entries(draft), reverse=True):
         if name == DRAFT:
             continue
         if path.is_dir() and not path.is_symlink():

@@ -2,7 +2,7 @@
 
 The colours are those of Okabe and Ito, which people with any kind of colour vision can distinguish.
 Figures are made without pyplot, so that no window system is needed and no global state is changed.
-`svg_text` returns an `<svg>` element that follows the light or dark scheme of the page around it.
+`render_svg` returns an `<svg>` element that follows the light or dark scheme of the page around it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.text import html, printable
+from learngene_zoo.text import escape_controls, escape_html
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -29,7 +29,7 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 MARKERS = ("o", "D", "s", "^")
 LEGEND_HEIGHT = 0.6  # inches that `subplots` adds below the panels, for a legend of two lines
 TITLE, TEXT, SMALL = 13.0, 10.0, 9.0  # font sizes in points
-# The CSS colours that replace these within a page: see `svg_text`.
+# The CSS colours that replace these within a page: see `render_svg`.
 _PAGE = {INK: "currentColor", QUIET: "var(--quiet)", LINE: "var(--line)", PAPER: "var(--paper)"} | {
     colour: f"var(--series-{number})" for number, colour in enumerate(COLOURS)
 }
@@ -83,7 +83,7 @@ def shorten_label(name: str, most: int = 14) -> str:
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """Return an empty white figure of this size in inches; `axes_at` adds axes to it."""
+    """Return an empty white figure of this size in inches; `add_axes` adds axes to it."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -92,7 +92,7 @@ def new_figure(width: float, height: float) -> Figure:
     return figure
 
 
-def axes_at(
+def add_axes(
     figure: Figure, left: float, bottom: float, width: float, height: float, **options: Any
 ) -> Axes:
     """Add axes at a position in inches from the lower left corner of the figure."""
@@ -145,7 +145,9 @@ def draw_heading(figure: Figure, left: float, title: str, under: str = "") -> No
     figure.text(left / wide, 1 - 0.7 / tall, under, fontsize=TEXT, color=QUIET, **alignment)
 
 
-def legend_below(figure: Figure, axes: Axes, handles: Sequence[Artist], **options: Any) -> None:
+def draw_legend_below(
+    figure: Figure, axes: Axes, handles: Sequence[Artist], **options: Any
+) -> None:
     """Draw a legend on one line at the bottom of the figure, centred below the axes."""
     position, foot = axes.get_position(), 0.3 / figure.get_figheight()
     middle = ((position.x0 + position.x1) / 2, foot)
@@ -162,7 +164,7 @@ def legend_below(figure: Figure, axes: Axes, handles: Sequence[Artist], **option
     )
 
 
-def legend(figure: Figure, panels: Sequence[Axes], columns: int) -> None:
+def draw_legend(figure: Figure, panels: Sequence[Axes], columns: int) -> None:
     """Draw a common legend below all panels, with every name once.
 
     It has as many columns, at most `columns`, as the width of the figure permits. The figure grows
@@ -221,7 +223,7 @@ def save(figure: Figure, path: Path) -> None:
         )
 
 
-def svg_text(figure: Figure, name: str, label: str) -> str:
+def render_svg(figure: Figure, name: str, label: str) -> str:
     """Return the figure as an `<svg>` element for a page.
 
     It uses the page's current colour and its variables `--quiet`, `--line`, `--paper` and
@@ -260,7 +262,7 @@ def svg_text(figure: Figure, name: str, label: str) -> str:
         svg = svg.replace(colour, in_page)
     # As wide as the page, as long as the letters do not become larger than the page's.
     width = f"max-width: {115 * figure.get_figwidth():.0f}px"
-    opening = f'<svg role="img" aria-label="{html(label)}" style="{width}"'
+    opening = f'<svg role="img" aria-label="{escape_html(label)}" style="{width}"'
     return re.sub(
         r'^<svg [^>]*(viewBox="[^"]*")[^>]*>', lambda match: f"{opening} {match[1]}>", svg
     )
@@ -272,4 +274,4 @@ def _make_labels_printable(figure: Figure) -> None:
 
     for label in figure.findobj(Text):
         lines = label.get_text().split("\n")
-        label.set_text("\n".join(map(printable, lines)))
+        label.set_text("\n".join(map(escape_controls, lines)))

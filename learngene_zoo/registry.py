@@ -26,7 +26,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Generic, Protocol, TypeVar
 
-from learngene_zoo.errors import BadFile, WrongCall, ZooError, unknown
+from learngene_zoo.errors import BadFile, WrongCall, ZooError, refuse_unknown
 from learngene_zoo.version import __version__
 
 PROJECT = "learngene-zoo"
@@ -105,16 +105,16 @@ class Plugins(Generic[T]):
         chosen = read_choice()
         if not chosen:
             return points
-        others = (_find_entry_points(group, entry_points, _stamps()) for group in GROUPS)
+        others = (_find_entry_points(group, entry_points, _list_stamps()) for group in GROUPS)
         known = {name for group in (points, *others) for point in group for name in point.names}
         for name in chosen:
             if name not in known:
-                raise WrongCall(f"{CHOICE}: {unknown('plugin', name, known)}")
+                raise WrongCall(f"{CHOICE}: {refuse_unknown('plugin', name, known)}")
         return tuple(point for point in points if point.names & set(chosen)) or points
 
     def _find_installed(self) -> tuple[PluginEntry, ...]:
         """Return the entry points of the group, whatever `LGZOO_PLUGINS` chooses."""
-        return _find_entry_points(self.group, entry_points, _stamps())
+        return _find_entry_points(self.group, entry_points, _list_stamps())
 
     def list_in_tree(self) -> set[str]:
         """Return the names of the plugins that belong to this project."""
@@ -178,7 +178,7 @@ class Plugins(Generic[T]):
         references = self.references()
         if name not in references:
             self.check_unused(name)
-            raise unknown(self.word, name, references)
+            raise refuse_unknown(self.word, name, references)
         return self._load_checked(name, references[name])
 
     def check_unused(self, name: str) -> None:
@@ -308,7 +308,7 @@ def read_choice() -> list[str]:
     return [name for word in os.environ.get(CHOICE, "").split(",") if (name := word.strip())]
 
 
-def _stamps() -> tuple[tuple[str, int], ...]:
+def _list_stamps() -> tuple[tuple[str, int], ...]:
     """Return the folders and files of `sys.path` with their modification times."""
     stamps = []
     for path in sys.path:
@@ -339,7 +339,7 @@ def _find_entry_points(
         points: `importlib.metadata.entry_points`.
         stamps: part of the cache key, so that packages installed later are found.
     """
-    tables = checkout_tables()
+    tables = read_checkout_tables()
     entries = {
         PluginEntry(name, reference, PROJECT) for name, reference in tables.get(group, {}).items()
     }
@@ -356,7 +356,7 @@ def _find_entry_points(
     return tuple(once[key] for key in sorted(once))
 
 
-def checkout_tables() -> Mapping[str, Mapping[str, str]]:
+def read_checkout_tables() -> Mapping[str, Mapping[str, str]]:
     """Return the entry points in pyproject.toml by group; {} if this package is not a checkout."""
     path = Path(__file__).resolve().parent.parent / "pyproject.toml"
     if not path.is_file():

@@ -1,10 +1,11 @@
 """Random numbers as functions of a seed and names. No state of a generator is ever saved.
 
-`derive_seed` returns the seed for a generator. `bits`, `uniform` and `noise` are counter-based:
-each number depends only on (key, index, stream), so that any subset of the indices gets the same
-numbers in any order and in any process. They apply splitmix64 (Steele, Lea, Flood, "Fast splittable
-pseudorandom number generators", OOPSLA 2014) to a counter. `seed_step` seeds the global generators
-for one training step. `draw_balanced` and `stratified_parts` draw images of a data set by class.
+`derive_seed` returns the seed for a generator. `draw_bits`, `draw_uniform` and `draw_noise` are
+counter-based: each number depends only on (key, index, stream), so that any subset of the
+indices gets the same numbers in any order and in any process. They apply splitmix64 (Steele, Lea,
+Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014) to a counter. `seed_step`
+seeds the global generators for one training step. `draw_balanced` and `split_stratified` draw
+images of a data set by class.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def seed_step(seed: int, step: int, rank: int) -> None:
     random.seed(value)
 
 
-def bits(key: int, indices: Sequence[int] | np.ndarray, streams: int) -> np.ndarray:
+def draw_bits(key: int, indices: Sequence[int] | np.ndarray, streams: int) -> np.ndarray:
     """Return independent uniform bits for every index.
 
     Args:
@@ -63,25 +64,26 @@ def bits(key: int, indices: Sequence[int] | np.ndarray, streams: int) -> np.ndar
     )
 
 
-def uniform(key: int, indices: Sequence[int] | np.ndarray, streams: int) -> np.ndarray:
+def draw_uniform(key: int, indices: Sequence[int] | np.ndarray, streams: int) -> np.ndarray:
     """Return uniform numbers in [0, 1) for every index, float32 (N, streams).
 
-    The arguments are those of `bits`.
+    The arguments are those of `draw_bits`.
     """
     import numpy as np
 
-    return (bits(key, indices, streams) >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-24)
+    words = draw_bits(key, indices, streams) >> np.uint64(40)
+    return words.astype(np.float32) * np.float32(2.0**-24)
 
 
-def noise(key: int, indices: Sequence[int] | np.ndarray, values: int) -> np.ndarray:
+def draw_noise(key: int, indices: Sequence[int] | np.ndarray, values: int) -> np.ndarray:
     """Return uniform bytes for every index, uint8 (N, values).
 
-    `values` is a multiple of 8, since each word of `bits` gives eight bytes. The other arguments
-    are those of `bits`.
+    `values` is a multiple of 8, since each word of `draw_bits` gives eight bytes. The other
+    arguments are those of `draw_bits`.
     """
     import numpy as np
 
-    return bits(key, indices, values // 8).view(np.uint8)
+    return draw_bits(key, indices, values // 8).view(np.uint8)
 
 
 def _mix(counters: np.ndarray) -> np.ndarray:
@@ -106,7 +108,7 @@ def interleave_classes(labels_N: np.ndarray, seed: int) -> np.ndarray:
     """
     import numpy as np
 
-    draws_N2 = uniform(derive_seed(seed, "order"), np.arange(len(labels_N)), 2)
+    draws_N2 = draw_uniform(derive_seed(seed, "order"), np.arange(len(labels_N)), 2)
     return np.argsort(_place_in_classes(labels_N, draws_N2, proportional=True), kind="stable")
 
 
@@ -130,7 +132,7 @@ def _place_in_classes(
     return places_N
 
 
-def stratified_parts(labels_N: np.ndarray, counts: Sequence[int], seed: int) -> list[np.ndarray]:
+def split_stratified(labels_N: np.ndarray, counts: Sequence[int], seed: int) -> list[np.ndarray]:
     """Return disjoint sorted sets of indices, each stratified by class.
 
     Args:
@@ -159,7 +161,7 @@ def draw_balanced(labels_N: np.ndarray, count: int, seed: int) -> np.ndarray:
 
     key = derive_seed(seed, "order")
     candidates = _find_candidates(labels_N, count, key)
-    draws_C2 = uniform(key, candidates, 2)
+    draws_C2 = draw_uniform(key, candidates, 2)
     places_C = _place_in_classes(labels_N[candidates], draws_C2, proportional=False)
     chosen = np.argpartition(places_C, min(count, len(places_C)) - 1)[:count]
     return np.sort(candidates[chosen])
@@ -177,7 +179,7 @@ def _find_candidates(labels_N: np.ndarray, count: int, key: int) -> np.ndarray:
     sizes_K = np.bincount(labels_N)
     ranks = _count_ranks(sizes_K[sizes_K > 0], count)
     limits_K = (ranks + 6 * ranks**0.5 + 10) / np.maximum(sizes_K, 1)
-    draws_N = uniform(key, np.arange(len(labels_N)), 1)[:, 0]
+    draws_N = draw_uniform(key, np.arange(len(labels_N)), 1)[:, 0]
     candidates = np.flatnonzero(draws_N < limits_K[labels_N])
     found_K = np.bincount(labels_N[candidates], minlength=len(sizes_K))
     if (found_K < np.minimum(sizes_K, ranks)).any():  # hardly ever

@@ -1,7 +1,7 @@
 """Settings as frozen dataclasses, and the functions that read them.
 
 From one class follow the JSON in an artifact (`to_json`, `from_json`), the options of the command
-line (`settings_of`, `with_settings`) and the fingerprint that ties a resumed run to its settings.
+line (`list_settings`, `with_settings`) and the fingerprint that ties a resumed run to its settings.
 Fields are int, float, str, bool, Literal, Path, `X | None`, `tuple[X, ...]`, mappings of JSON, or
 another frozen dataclass, such as the `Recipe` of a method that trains.
 """
@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
-from learngene_zoo.errors import BadFile, WrongCall, unknown
+from learngene_zoo.errors import BadFile, WrongCall, refuse_unknown
 
 T = TypeVar("T")
 Json = Any  # None, bool, int, float, str, list of Json, dict of str to Json
@@ -96,10 +96,12 @@ def check_bounds(settings: Any) -> None:
 @cache
 def _list_bounds(cls: Any) -> list[tuple[str, Bounds | None]]:
     """Return the names of a class's settings with their bounds."""
-    return [(field.name, _bounds(_hints(cls)[field.name])) for field in dataclasses.fields(cls)]
+    return [
+        (field.name, _find_bounds(_get_hints(cls)[field.name])) for field in dataclasses.fields(cls)
+    ]
 
 
-def _bounds(hint: Any) -> Bounds | None:
+def _find_bounds(hint: Any) -> Bounds | None:
     notes = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
     return next((note for note in notes if isinstance(note, Bounds)), None)
 
@@ -130,7 +132,7 @@ class Setting:
 
 
 @cache
-def _hints(cls: type) -> dict[str, Any]:
+def _get_hints(cls: type) -> dict[str, Any]:
     return typing.get_type_hints(cls, include_extras=True)
 
 
@@ -153,7 +155,7 @@ def _unwrap(hint: Any, where: str) -> tuple[Any, str, bool]:
     return hint, help_text, optional
 
 
-def settings_of(settings: Any) -> list[Setting]:
+def list_settings(settings: Any) -> list[Setting]:
     """Return every field of a settings instance, with nested dataclasses flattened.
 
     The fields of the first nested dataclass have no prefix (`training: Recipe` gives `lr`). Those
@@ -166,18 +168,18 @@ def settings_of(settings: Any) -> list[Setting]:
     for field in (
         field for field in dataclasses.fields(settings) if field.metadata.get("option", True)
     ):
-        annotation = _hints(type(settings))[field.name]  # type: ignore[arg-type]
+        annotation = _get_hints(type(settings))[field.name]  # type: ignore[arg-type]
         hint, help_text, optional = _unwrap(annotation, f"{type(settings).__name__}.{field.name}")
         value = getattr(settings, field.name)
         if dataclasses.is_dataclass(hint):
             flat = field.metadata == FLAT
-            for inner in settings_of(value):
+            for inner in list_settings(value):
                 prefixed = not flat and (nested_before or inner.name in leaves)
                 name = f"{field.name}_{inner.name}" if prefixed else inner.name
                 leaves[name] = dataclasses.replace(inner, name=name, path=(field.name, *inner.path))
             nested_before = nested_before or not flat
             continue
-        kind, choices, repeated = _leaf(hint, f"{type(settings).__name__}.{field.name}")
+        kind, choices, repeated = _describe_leaf(hint, f"{type(settings).__name__}.{field.name}")
         leaves[field.name] = Setting(
             name=field.name,
             path=(field.name,),
@@ -187,12 +189,12 @@ def settings_of(settings: Any) -> list[Setting]:
             repeated=repeated,
             default=value,
             help=help_text,
-            bounds=_bounds(annotation),
+            bounds=_find_bounds(annotation),
         )
     return list(leaves.values())
 
 
-def _leaf(hint: Any, where: str) -> tuple[type, tuple[str, ...] | None, bool]:
+def _describe_leaf(hint: Any, where: str) -> tuple[type, tuple[str, ...] | None, bool]:
     repeated = get_origin(hint) is tuple
     kind = get_args(hint)[0] if repeated else hint
     if get_origin(kind) is Literal:
@@ -210,14 +212,14 @@ def _describe_allowed(hint: Any, where: str) -> str:
 def with_settings(settings: T, values: Mapping[str, Any]) -> T:
     """Return a copy of `settings` with the named fields replaced.
 
-    Names are those of `settings_of`. A list becomes a tuple. Raises `WrongCall` for an unknown name
-    and for a value of another type.
+    Names are those of `list_settings`. A list becomes a tuple. Raises `WrongCall` for an unknown
+    name and for a value of another type.
     """
-    leaves = {setting.name: setting for setting in settings_of(settings)}
+    leaves = {setting.name: setting for setting in list_settings(settings)}
     changes: dict[str, Any] = {}
     for name, value in values.items():
         if name not in leaves:
-            raise unknown("setting", name, leaves)
+            raise refuse_unknown("setting", name, leaves)
         *outer, last = leaves[name].path
         branch = changes
         for field in outer:
@@ -237,7 +239,7 @@ def _check_value(setting: Setting, value: Any) -> Any:
         element = dataclasses.replace(setting, repeated=False, optional=False)
         return tuple(_check_value(element, item) for item in value)
     if setting.repeated:
-        raise WrongCall(f"{setting.name} is {_short(value)}; expected a sequence of values")
+        raise WrongCall(f"{setting.name} is {_shorten(value)}; expected a sequence of values")
     if (isinstance(value, Path) and setting.kind is Path) or (
         type(value) is int and setting.kind is float
     ):
@@ -277,7 +279,7 @@ def to_json(value: Any) -> Json:
         return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         content: dict[str, Json] = {}
-        for field in stated_fields(value):
+        for field in list_stated_fields(value):
             item = to_json(getattr(value, field.name))
             content |= item if field.metadata == FLAT else {field.name: item}
         return content
@@ -292,7 +294,7 @@ def to_json(value: Any) -> Json:
     return value
 
 
-def stated_fields(value: Any) -> list[dataclasses.Field[Any]]:
+def list_stated_fields(value: Any) -> list[dataclasses.Field[Any]]:
     """Return the fields of a dataclass that its JSON contains.
 
     These are all fields, except `OMIT_DEFAULT` ones at their defaults.
@@ -319,9 +321,9 @@ def from_json(cls: type[T], data: Json, where: str) -> T:
         BadFile: if the data do not describe an instance of the class.
     """
     if not isinstance(data, dict):
-        raise BadFile(f"{where}: expected an object, got {_short(data)}")
-    cls = _variant(cls, data, where)
-    hints = _hints(cls)  # type: ignore[arg-type]
+        raise BadFile(f"{where}: expected an object, got {_shorten(data)}")
+    cls = _choose_variant(cls, data, where)
+    hints = _get_hints(cls)  # type: ignore[arg-type]
     fields = [field for field in dataclasses.fields(cls) if field.init]  # type: ignore[arg-type]
     flat = {field.name: _to_full_json(field.default) for field in fields if field.metadata == FLAT}
     known_keys = (set(hints) - set(flat)).union(*flat.values())
@@ -357,7 +359,7 @@ def _to_full_json(record: Any) -> dict[str, Json]:
     return content
 
 
-def _variant(cls: type[T], data: Mapping[str, Json], where: str) -> type[T]:
+def _choose_variant(cls: type[T], data: Mapping[str, Json], where: str) -> type[T]:
     choose = getattr(cls, "variant", None)
     try:
         return choose(data) if choose else cls
@@ -376,7 +378,7 @@ def _decode(hint: Any, data: Json, where: str) -> Any:
         return from_json(hint, data, where)  # type: ignore[arg-type]
     if origin is tuple:
         if not isinstance(data, list):
-            raise BadFile(f"{where}: expected a list, got {_short(data)}")
+            raise BadFile(f"{where}: expected a list, got {_shorten(data)}")
         arms = get_args(hint)
         if arms[-1] is not Ellipsis and len(arms) != len(data):
             raise BadFile(f"{where}: expected {len(arms)} values, got {len(data)}")
@@ -386,7 +388,7 @@ def _decode(hint: Any, data: Json, where: str) -> Any:
         )
     if origin in (Mapping, dict):
         if not isinstance(data, dict):
-            raise BadFile(f"{where}: expected an object, got {_short(data)}")
+            raise BadFile(f"{where}: expected an object, got {_shorten(data)}")
         return {
             key: _decode(get_args(hint)[1], item, f"{where}: {key}") for key, item in data.items()
         }
@@ -397,7 +399,7 @@ def _decode_leaf(hint: Any, data: Json, where: str) -> Any:
     if get_origin(hint) is Literal:
         if data not in get_args(hint):
             raise BadFile(
-                f"{where} is {_short(data)}; it must be one of "
+                f"{where} is {_shorten(data)}; it must be one of "
                 f"{', '.join(map(str, get_args(hint)))}"
             )
         return data
@@ -407,14 +409,15 @@ def _decode_leaf(hint: Any, data: Json, where: str) -> Any:
         data = float(data)
     if type(data) is not hint:
         raise BadFile(
-            f"{where} is {_short(data)}; expected a value of type {getattr(hint, '__name__', hint)}"
+            f"{where} is {_shorten(data)}; expected a value of type "
+            f"{getattr(hint, '__name__', hint)}"
         )
     if hint is float and not math.isfinite(data):
         raise BadFile(f"{where} is {data}; expected a finite number")
     return data
 
 
-def _short(data: Json) -> str:
+def _shorten(data: Json) -> str:
     text = json.dumps(data, default=str)
     return text if len(text) <= 40 else text[:37] + "..."
 

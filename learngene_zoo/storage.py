@@ -97,7 +97,7 @@ def parse_json(data: bytes, before: str = "") -> Json:
     """
     if before:
         with suppress(ValueError):  # if `write_json` did not write the file, parse all of it below
-            return _parse_json(_until(data, before))
+            return _parse_json(_cut_before(data, before))
         return _parse_json(data)
     value = _parse_json(data)
     if _NEEDS_CHECK.search(data) or data.count(b"[") + data.count(b"{") > MAX_JSON_DEPTH:
@@ -110,7 +110,7 @@ def parse_json(data: bytes, before: str = "") -> Json:
 _NEEDS_CHECK = re.compile(rb"\\u[dD][89a-fA-F]|\d{19}|\d[eE]\+?\d{3}")
 
 
-def _until(data: bytes, key: str) -> bytes:
+def _cut_before(data: bytes, key: str) -> bytes:
     """Return the JSON object without that key and the keys after it.
 
     Only the outermost keys are on lines indented by two spaces.
@@ -395,16 +395,16 @@ def read_shapes(weights: Path) -> dict[str, tuple[int, ...]]:
     torch is not imported. Raises `BadFile`.
     """
     if not is_index(weights):
-        return _shapes_in_header(weights)
+        return _read_shapes(weights)
     shards = sorted(set(read_weight_map(weights).values()))
     return {
         name: shape
         for shard in shards
-        for name, shape in _shapes_in_header(weights.parent / shard).items()
+        for name, shape in _read_shapes(weights.parent / shard).items()
     }
 
 
-def _shapes_in_header(path: Path) -> dict[str, tuple[int, ...]]:
+def _read_shapes(path: Path) -> dict[str, tuple[int, ...]]:
     """Return the shapes that the header of a safetensors file states."""
     try:
         with path.open("rb") as file:
@@ -427,13 +427,13 @@ def _shapes_in_header(path: Path) -> dict[str, tuple[int, ...]]:
 def hash_weights(weights: Path) -> str:
     """Return the SHA-256 of a weights file; for an index, of its shards' names and checksums."""
     if not is_index(weights):
-        return sha256(weights)
+        return compute_sha256(weights)
     shards = sorted(set(read_weight_map(weights).values()))
-    lines = [f"{sha256(weights.parent / shard)}  {shard}\n" for shard in shards]
+    lines = [f"{compute_sha256(weights.parent / shard)}  {shard}\n" for shard in shards]
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
-def sha256(path: Path) -> str:
+def compute_sha256(path: Path) -> str:
     """Return the checksum of a file, as 64 hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -12,7 +12,7 @@ MIN_TEXT_WIDTH = 40  # columns of sentences are not folded below this width
 DEFAULT_LINE_WIDTH = 80  # characters of a line without a terminal
 
 
-def text_table(
+def format_table(
     columns: Sequence[str],
     rows: Sequence[Sequence[str]],
     right: Collection[int] = (),
@@ -65,28 +65,30 @@ def choose_columns(
     if width is None:
         return remaining
     cells = list(zip(columns, *rows))
-    wide = [_least_width(column, index, right) for index, column in enumerate(cells)]
-    narrow = [_least_width(column, index, right, prose=1) for index, column in enumerate(cells)]
+    wide = [_measure_least_width(column, index, right) for index, column in enumerate(cells)]
+    narrow = [
+        _measure_least_width(column, index, right, prose=1) for index, column in enumerate(cells)
+    ]
     named = [columns.index(name) for name in drops if name in columns]
     unnamed = [index for index in reversed(remaining) if index > 1 and index not in named]
     lost: list[int] = []
     for indices, least in ((named, wide), (unnamed, narrow)):
         for index in indices:
-            if _line_width(least[i] for i in remaining) > width:
+            if _measure_line(least[i] for i in remaining) > width:
                 remaining.remove(index)
                 lost.append(index)
     for index in reversed(lost):  # a narrow column may fit after a wide one was left out
-        if _line_width(wide[i] for i in [*remaining, index]) <= width:
+        if _measure_line(wide[i] for i in [*remaining, index]) <= width:
             remaining.append(index)
     return sorted(remaining)
 
 
-def _line_width(widths: Iterable[int]) -> int:
+def _measure_line(widths: Iterable[int]) -> int:
     widths = list(widths)
     return sum(widths) + len(COLUMN_GAP) * (len(widths) - 1)
 
 
-def _least_width(
+def _measure_least_width(
     cells: Sequence[str], index: int, right: Collection[int], prose: int = MIN_TEXT_WIDTH
 ) -> int:
     """Return the smallest width to which a column may be folded.
@@ -112,8 +114,10 @@ def _fit_widths(
     """Return the widths of the columns, narrowed until a line has at most `width` characters."""
     cells = list(zip(columns, *rows))
     widths = [max(map(len, column)) for column in cells]
-    least = [_least_width(column, index, right, prose=1) for index, column in enumerate(cells)]
-    while width is not None and _line_width(widths) > width:
+    least = [
+        _measure_least_width(column, index, right, prose=1) for index, column in enumerate(cells)
+    ]
+    while width is not None and _measure_line(widths) > width:
         spare = [index for index in range(len(widths)) if widths[index] > least[index]]
         if not spare:
             break
@@ -161,6 +165,6 @@ def _split_words(text: str) -> list[str]:
     return [part.rstrip() for part in _PART.findall(text)]
 
 
-def terminal_width() -> int:
+def measure_terminal() -> int:
     """Return the characters of a line: $COLUMNS, else the width of the terminal, else 80."""
     return shutil.get_terminal_size((DEFAULT_LINE_WIDTH, 24)).columns

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _JOINERS = "\u200c\u200d"  # parts of words in some scripts and of emoji; invisible, but harmless
 
 
-def printable(text: str) -> str:
+def escape_controls(text: str) -> str:
     """Return `text` on one line, without characters that control a terminal or reorder text.
 
     Whitespace of every kind becomes a space; control characters, directional overrides, surrogates
@@ -58,43 +58,43 @@ def check_name(text: str, kind: str, most: int = MAX_NAME_LENGTH) -> None:
         )
 
 
-def json_text(value: Any, indent: int | None = None) -> str:
-    """Return JSON in which every character that is not `printable` is escaped.
+def format_json(value: Any, indent: int | None = None) -> str:
+    """Return JSON in which every character that is not `escape_controls` is escaped.
 
     Parsing it gives the same value as without the escapes.
     """
     text = json.dumps(value, indent=indent, ensure_ascii=False)
-    return text if text.isprintable() else "".join(map(_json_letter, text))
+    return text if text.isprintable() else "".join(map(_escape_letter, text))
 
 
-def _json_letter(letter: str) -> str:
+def _escape_letter(letter: str) -> str:
     # A newline comes from `indent`: within strings, JSON escapes it.
     if letter.isprintable() or letter in _JOINERS or letter == "\n":
         return letter
     return json.dumps(letter)[1:-1]
 
 
-def shell_word(text: str) -> str:
+def quote_word(text: str) -> str:
     """Return `text` as one word of a command line that the user may copy."""
-    return shlex.quote(printable(text))
+    return shlex.quote(escape_controls(text))
 
 
-def html(text: str) -> str:
+def escape_html(text: str) -> str:
     """Return `text` escaped for HTML, also within the quotes of an attribute."""
     from html import escape
 
-    return escape(printable(text))
+    return escape(escape_controls(text))
 
 
-def markdown(text: str) -> str:
+def escape_markdown(text: str) -> str:
     """Return `text` escaped for prose, a heading or a table's cell in Markdown.
 
     It cannot add tags, code, emphasis, links or columns.
     """
-    return re.sub(r"[\\`*<>|&]|(?<=\])[(\[:]", r"\\\g<0>", printable(text))
+    return re.sub(r"[\\`*<>|&]|(?<=\])[(\[:]", r"\\\g<0>", escape_controls(text))
 
 
-def spreadsheet(value: Any) -> Any:
+def escape_formula(value: Any) -> Any:
     """Return a value for a CSV file.
 
     Text that a spreadsheet would evaluate as a formula gets an apostrophe in front.
@@ -142,7 +142,7 @@ def _split(text: str, example: str) -> tuple[float, str]:
     return float(match[1]), match[2].lower()
 
 
-def human_count(value: int) -> str:
+def format_count(value: int) -> str:
     """Format a number for people: 1,234,567 is `1.23M`."""
     for unit, scale in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("K", 1e3)):
         if value >= scale:
@@ -150,7 +150,7 @@ def human_count(value: int) -> str:
     return str(value)
 
 
-def human_seconds(value: float) -> str:
+def format_seconds(value: float) -> str:
     """Format a duration for people: 12ms, 3.4s, 5m 06s, 1h 02m."""
     if value < 1e-3:
         return f"{value * 1e6:.0f}us"
@@ -162,7 +162,7 @@ def human_seconds(value: float) -> str:
     return f"{minutes}m {seconds:02d}s" if minutes < 60 else f"{minutes // 60}h {minutes % 60:02d}m"
 
 
-def in_notebook() -> bool:
+def is_in_notebook() -> bool:
     """Return whether this process runs a notebook."""
     shell = sys.modules.get("IPython")
     return shell is not None and type(shell.get_ipython()).__name__ == "ZMQInteractiveShell"
@@ -173,25 +173,25 @@ def in_notebook() -> bool:
 
 
 def make_printable(value: Any) -> Any:
-    """Return data with `printable` applied to every string, as YAML and Markdown need it."""
+    """Return data with `escape_controls` applied to every string, as YAML and Markdown need it."""
     if isinstance(value, str):
-        return printable(value)
+        return escape_controls(value)
     if isinstance(value, Mapping):
         return {make_printable(str(key)): make_printable(item) for key, item in value.items()}
     return [make_printable(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
-def plain(text: str) -> str:
+def strip_markdown(text: str) -> str:
     """Return one line of Markdown prose without any special characters."""
     return re.sub(r"[^\w .,:@/+-]", "", make_printable(text))
 
 
-def prose(text: str) -> str:
+def escape_prose(text: str) -> str:
     """Return a sentence without the characters of links, HTML, code and tables."""
     return re.sub(r"[\[\]<>`|*]", "", make_printable(text))
 
 
-def code(text: Any) -> str:
+def format_code(text: Any) -> str:
     """Return any value as inline code."""
     return "`" + re.sub(r"[`|]", "", make_printable(str(text))) + "`"
 
@@ -201,7 +201,7 @@ def escape_fence(text: str) -> str:
     return text.replace("```", "'''")
 
 
-def table(head: str, rows: Iterable[Sequence[Any]]) -> str:
+def format_table(head: str, rows: Iterable[Sequence[Any]]) -> str:
     """Return a Markdown table with the header line `head`, or "" if there are no rows."""
     lines = ["| " + " | ".join(map(str, row)) + " |" for row in rows]
     return "\n".join([head, "|" + "---|" * (head.count("|") - 1), *lines]) if lines else ""
@@ -225,7 +225,7 @@ def render_markdown(template: str, **values: Any) -> str:
 @cache
 def open_templates() -> Environment:
     """Return the environment of the HTML templates."""
-    templates = _build_environment(printable)
+    templates = _build_environment(escape_controls)
     templates.filters["inline_markdown"] = mark_up
     return templates
 
@@ -240,19 +240,19 @@ def open_markdown_templates() -> Environment:
     """
     from markupsafe import Markup
 
-    templates = _build_environment(lambda value: Markup(markdown(value)))
+    templates = _build_environment(lambda value: Markup(escape_markdown(value)))
     filters: dict[str, Callable[[Any], str]] = {
-        "code": code,
-        "plain": plain,
-        "prose": prose,
-        "fenced": lambda value: escape_fence(printable(value)),
+        "code": format_code,
+        "plain": strip_markdown,
+        "prose": escape_prose,
+        "fenced": lambda value: escape_fence(escape_controls(value)),
         "fenced_json": lambda data: escape_fence(
             json.dumps(make_printable(data), indent=2, ensure_ascii=False)
         ),
     }
     for name, function in filters.items():
         templates.filters[name] = lambda value, function=function: Markup(function(value))
-    templates.filters["seconds"] = human_seconds
+    templates.filters["seconds"] = format_seconds
     templates.filters["thousands"] = lambda number: f"{number:,}"
     return templates
 
@@ -292,6 +292,6 @@ def mark_up(sentence: str) -> Markup:
     """Return a sentence with emphasis and code for Markdown's stars and backticks."""
     from markupsafe import Markup
 
-    escaped = html(sentence)
+    escaped = escape_html(sentence)
     emphasised = re.sub(r"\*([^*]+)\*", r"<em>\1</em>", escaped)
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", emphasised))

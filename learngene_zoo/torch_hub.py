@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.learngene import Learngene, load_learngene
-from learngene_zoo.artifacts.own_data import in_python
+from learngene_zoo.artifacts.own_data import use_python_names
 from learngene_zoo.artifacts.records import SOURCES, parse_reference
 from learngene_zoo.errors import Unavailable, WrongCall, ZooError
-from learngene_zoo.families.family import table_of
+from learngene_zoo.families.family import get_table
 from learngene_zoo.families.text_format import TextFormat, read_tokenizer
-from learngene_zoo.method.contract import METHODS, Method, method_of
+from learngene_zoo.method.contract import METHODS, Method, find_method
 from learngene_zoo.runs.run import DEVICES, Run
 from learngene_zoo.settings import Recipe
-from learngene_zoo.tasks.catalogue import find_entry, suite_of
+from learngene_zoo.tasks.catalogue import find_entry, find_suite_of
 
 if TYPE_CHECKING:
     import torch
@@ -35,15 +35,15 @@ if TYPE_CHECKING:
 SUFFIX = "_vit"
 
 
-def entries() -> list[str]:
+def list_entries() -> list[str]:
     """List `METHOD_vit` for every method that can build without further packages.
 
     Such a method needs only files of this package and torch, timm and safetensors.
     """
-    return [f"{name}{SUFFIX}" for name in METHODS.references() if not _why_unlisted(name)]
+    return [f"{name}{SUFFIX}" for name in METHODS.references() if not _explain_unlisted(name)]
 
 
-def _why_unlisted(method: str) -> str:
+def _explain_unlisted(method: str) -> str:
     """Return why a method has no entry; empty if it has one."""
     try:
         record = METHODS.load(method)
@@ -55,7 +55,7 @@ def _why_unlisted(method: str) -> str:
             "pip install learngene-zoo"
         )
     if _needs_no_learngene(record) or any(
-        card.rpartition("-")[0] == method for card in shelf.learngenes()
+        card.rpartition("-")[0] == method for card in shelf.list_learngenes()
     ):
         return ""
     return (
@@ -65,16 +65,16 @@ def _why_unlisted(method: str) -> str:
     )
 
 
-def entry(name: str) -> Callable[..., nn.Module]:
+def load_entry(name: str) -> Callable[..., nn.Module]:
     """Return the entry of that name.
 
     Raises `AttributeError`, as a module does, if there is none.
     """
     method = name.removesuffix(SUFFIX)
-    if name not in entries():
+    if name not in list_entries():
         if METHODS.is_installed(method):
-            raise AttributeError(f"no entry named {name!r}: {_why_unlisted(method)}")
-        raise AttributeError(f"no entry named {name!r}; there are {', '.join(entries())}")
+            raise AttributeError(f"no entry named {name!r}: {_explain_unlisted(method)}")
+        raise AttributeError(f"no entry named {name!r}; there are {', '.join(list_entries())}")
     function = partial(method_vit, method)
     function.__doc__ = (
         f"A Vision Transformer from a learngene of the method {method}.\n\n"
@@ -93,8 +93,8 @@ def method_vit(
 
     Raises `WrongCall` for a learngene of another method, or if the shelf has none of this one.
     """
-    with _packages_named():
-        gene = _on_shelf(method) if learngene is None else shelf.open_learngene(learngene)
+    with _name_missing_packages():
+        gene = _find_on_shelf(method) if learngene is None else shelf.open_learngene(learngene)
     if gene.config.method != method:
         raise WrongCall(
             f"{learngene} is a learngene of {gene.config.method}, not of {method}; "
@@ -108,15 +108,15 @@ def _needs_no_learngene(method: Method) -> bool:
     return not method.inherits and method.tasks == "none"
 
 
-def _on_shelf(method: str) -> Learngene:
-    card = shelf.card_of(method)
+def _find_on_shelf(method: str) -> Learngene:
+    card = shelf.find_card(method)
     if card is not None:
-        return load_learngene(shelf.cards_folder() / card)
+        return load_learngene(shelf.find_cards_folder() / card)
     if _needs_no_learngene(METHODS.load(method)):
         return lifecycle.extract(method)
     raise WrongCall(
         f"{method}{SUFFIX} needs a learngene, and the shelf has none of {method} (only "
-        f"{shelf.abbreviate_names(shelf.learngenes())}); "
+        f"{shelf.abbreviate_names(shelf.list_learngenes())}); "
         f"make one with `lgzoo extract {method}` and give its folder, "
         "learngene='PATH', or name one on the Hub"
     )
@@ -156,8 +156,8 @@ def build(
             `lifecycle.expand` does.
         Unavailable: for a device that this machine does not have.
     """
-    with _packages_named():
-        from learngene_zoo.families.tensors import initial
+    with _name_missing_packages():
+        from learngene_zoo.families.tensors import initialise
 
         if not isinstance(pretrained, bool):
             raise WrongCall(f"pretrained is {pretrained!r:.40}; expected True or False")
@@ -174,7 +174,7 @@ def build(
             if ancestry is not None:
                 _check_ancestry(gene, ancestry)
             descendant = lifecycle.expand(
-                gene, run=run, **{"task": task, **_headless(gene, task, sizes), **sizes}
+                gene, run=run, **{"task": task, **_choose_classes(gene, task, sizes), **sizes}
             )
             descendant = replace(
                 descendant, class_names=descendant.class_names or _class_names(descendant)
@@ -183,7 +183,7 @@ def build(
                 _tell_of_head(descendant)
             else:
                 descendant = descendant.with_state(
-                    initial(descendant.spec, seed), inherited=frozenset()
+                    initialise(descendant.spec, seed), inherited=frozenset()
                 )
             model = descendant.model()
         model.label_names = list(descendant.class_names)
@@ -244,14 +244,14 @@ def _build_tokenizer(form: TextFormat) -> Any:
     return tokenizer
 
 
-def _headless(gene: Learngene, task: str | None, sizes: Mapping[str, Any]) -> dict[str, int]:
+def _choose_classes(gene: Learngene, task: str | None, sizes: Mapping[str, Any]) -> dict[str, int]:
     """Return `classes: 0` if no task or classes are named and the learngene is for none."""
-    config, table = gene.config, table_of(gene.config.spec)
+    config, table = gene.config, get_table(gene.config.spec)
     is_for_task = config.purpose is not None or any(table.is_head(name) for name in gene.state)
     is_named = task is not None or any(
         sizes.get(name) is not None for name in ("task", "classes", "num_classes")
     )
-    changes_classes = "classes" in method_of(config, gene.folder or "it").expander.axes
+    changes_classes = "classes" in find_method(config, gene.folder or "it").expander.axes
     return {} if is_for_task or is_named or not changes_classes else {"classes": 0}
 
 
@@ -260,19 +260,19 @@ def _class_names(descendant: Descendant) -> tuple[str, ...]:
     entry = find_entry(descendant.task or "")
     if (
         entry is None
-        or suite_of(entry).hub(entry) is not None
+        or find_suite_of(entry).hub(entry) is not None
         or entry.classes != descendant.spec.classes
     ):
         return ()
     try:
-        return suite_of(entry).open(entry, True).class_names
+        return find_suite_of(entry).open(entry, True).class_names
     except (ZooError, ImportError):
         return ()
 
 
 def _tell_of_head(descendant: Descendant) -> None:
     """Warn if the model has a head that does not come from the learngene."""
-    table = table_of(descendant.spec)
+    table = get_table(descendant.spec)
     head = {name for name in descendant.state if table.is_head(name)}
     if head and not head <= descendant.inherited:
         classes_text = (
@@ -288,13 +288,13 @@ def _tell_of_head(descendant: Descendant) -> None:
 
 
 @contextmanager
-def _packages_named() -> Iterator[None]:
+def _name_missing_packages() -> Iterator[None]:
     """Raise `Unavailable` with the install command for a missing package.
 
     Within the context, messages name Python arguments.
     """
     try:
-        with in_python():
+        with use_python_names():
             yield
     except ModuleNotFoundError as error:
         package = (error.name or str(error)).partition(".")[0]

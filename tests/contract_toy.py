@@ -10,10 +10,10 @@ import pytest
 
 from learngene_zoo.artifacts.descendant import Descendant, assemble
 from learngene_zoo.artifacts.learngene import Learngene
-from learngene_zoo.families.tensors import take_blocks, without_head
+from learngene_zoo.families.tensors import remove_head, take_blocks
 from learngene_zoo.method.contract import METHODS, Method
 from learngene_zoo.method.sizes import Member
-from learngene_zoo.runs.cache import once
+from learngene_zoo.runs.cache import compute_once
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
 from learngene_zoo.testing import check_method
@@ -33,7 +33,7 @@ class Keep(Shape):  # type: ignore[misc, valid-type]
     def __call__(self, ancestries: Any, tasks: Any, run: Run) -> Any:
         return Learngene(
             config=self.outline([ancestries[0].spec]),
-            state=without_head(ancestries[0].state, ancestries[0].spec),
+            state=remove_head(ancestries[0].state, ancestries[0].spec),
         )
 
 
@@ -50,10 +50,10 @@ class Train(Keep):
         learngene = super().__call__(ancestries, tasks, run)
         spec = ancestries[0].spec.with_(classes=tasks[0].classes)
         start = assemble(spec, learngene.state, seed=run.seed)
-        part = once(
+        part = compute_once(
             run.part("blocks"), "toy.blocks", fit_descendant, self.training, [start, tasks[0]]
         )
-        return replace(learngene, state=without_head(part.state, spec))
+        return replace(learngene, state=remove_head(part.state, spec))
 
 
 def fit_descendant(recipe: Recipe, start: Descendant, task: Any, run: Run) -> Any:

@@ -28,10 +28,10 @@ from learngene_zoo.artifacts.descendant import assemble
 from learngene_zoo.errors import BadPlugin, WrongCall
 from learngene_zoo.method.contract import METHODS, Extractor, Method
 from learngene_zoo.method.sizes import Member
-from learngene_zoo.runs.cache import Part, once
+from learngene_zoo.runs.cache import Part, compute_once
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
-from learngene_zoo.testing import check_method, tiny_ancestry, tiny_task
+from learngene_zoo.testing import check_method, make_tiny_ancestry, make_tiny_task
 from learngene_zoo.testing.expansion import MAX_BUILT, sample_members
 from learngene_zoo.testing.laws import HOT
 from learngene_zoo.testing.method import check_settings
@@ -294,7 +294,7 @@ class Hiding(Recipe):
 def test_a_setting_that_a_parts_key_does_not_show_is_caught() -> None:
     def extract(self: Any, ancestries: Any, tasks: Any, run: Run) -> Any:
         start = assemble(ancestries[0].spec.with_(classes=tasks[0].classes), {}, seed=run.seed)
-        part = once(
+        part = compute_once(
             run, "toy.train", fit_descendant, Hiding(epochs=1, batch_size=16), [start, tasks[0]]
         )
         return replace(Keep()(ancestries, tasks, run), state=part.state)
@@ -311,7 +311,7 @@ def compute_zeros(settings: dict[str, Any], run: Run) -> Any:
 
 def test_settings_of_a_part_that_are_not_a_frozen_record_are_caught() -> None:
     def extract(self: Any, ancestries: Any, tasks: Any, run: Run) -> Any:
-        part: Part = once(run, "toy.loose", compute_zeros, {"lr": 1})
+        part: Part = compute_once(run, "toy.loose", compute_zeros, {"lr": 1})
         return replace(Keep()(ancestries, tasks, run), state=part.state)
 
     assert_breaks(
@@ -438,7 +438,9 @@ def test_an_ancestry_model_that_is_refused_only_after_its_outline_is_caught() ->
 
 
 def test_of_a_large_family_an_even_sample_is_built() -> None:
-    members = [Member(spec=tiny_ancestry().spec.with_(layers=layers)) for layers in range(1, 101)]
+    members = [
+        Member(spec=make_tiny_ancestry().spec.with_(layers=layers)) for layers in range(1, 101)
+    ]
     chosen = sample_members(members)
     assert len(chosen) == MAX_BUILT
     assert chosen[0] == members[0]
@@ -451,7 +453,7 @@ def test_what_a_plan_must_not_need_exists() -> None:
 
 
 def test_tiny_tasks_differ_by_name_and_can_be_sent_to_workers() -> None:
-    first, second = tiny_task("a"), tiny_task("b")
+    first, second = make_tiny_task("a"), make_tiny_task("b")
     split = pickle.loads(pickle.dumps(first)).split("train")
     assert torch.equal(split.images, first.split("train").images)
     assert not torch.equal(split.images, second.split("train").images)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from learngene_zoo.torch_hub import entries
+from learngene_zoo.torch_hub import list_entries
 
 ROOT = Path(__file__).resolve().parent.parent
 PARTS = ("hubconf.py", "pyproject.toml", "learngene_zoo", "plugins", "cards")
@@ -122,9 +122,9 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from learngene_zoo.families.family import load_family
     from learngene_zoo.method.contract import METHODS
     from learngene_zoo.runs.run import Run
-    from learngene_zoo.testing import tiny_ancestry
+    from learngene_zoo.testing import make_tiny_ancestry
 
-    ancestry = tiny_ancestry(spec=load_family("gpt2").examples[0])
+    ancestry = make_tiny_ancestry(spec=load_family("gpt2").examples[0])
     learngene = METHODS.load("first_k").extractor([ancestry], [], Run())
     learngene = replace(learngene, files=ancestry.files).with_config(method="first_k")
     return learngene.save(tmp_path_factory.mktemp("gene") / "texts")
@@ -246,7 +246,7 @@ def test_list_and_help_and_load_work_offline_from_the_hub_cache(
 
 
 ENTRIES = [
-    *entries(),
+    *list_entries(),
     *(f"descendant {card}" for card in ("closed_form-mini", "tal-mini", "pool-mini")),
 ]
 
@@ -288,7 +288,7 @@ def test_every_entry_works_with_the_declared_packages_alone(
 
 def test_every_entry_that_is_listed_is_one_that_is_loaded_here() -> None:
     listed = {name for name in dir(importlib.import_module("hubconf")) if name.endswith("_vit")}
-    assert listed == set(entries())
+    assert listed == set(list_entries())
 
 
 def test_a_copy_that_is_loaded_already_is_used_whole_and_said_once(

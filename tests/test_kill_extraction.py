@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from learngene_zoo.artifacts.descendant import assemble
-from learngene_zoo.testing import tiny_ancestry
+from learngene_zoo.testing import make_tiny_ancestry
 
 pytestmark = pytest.mark.slow
 
@@ -25,7 +25,7 @@ BRIEF = ["--epochs", "2", "--images", "96", "--batch-size", "8", "--threads", "1
 
 @pytest.fixture(scope="module")
 def ancestry(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    tiny = tiny_ancestry(image_size=32)
+    tiny = make_tiny_ancestry(image_size=32)
     return assemble(tiny.spec, tiny.state, seed=0).save(
         tmp_path_factory.mktemp("ancestry") / "tiny"
     )

@@ -17,9 +17,9 @@ from learngene_zoo.artifacts.descendant import Descendant, assemble
 from learngene_zoo.artifacts.learngene import Learngene, load_learngene
 from learngene_zoo.cli.main import describe_error, main
 from learngene_zoo.errors import BadFile, BadPlugin, MethodFailed, Unavailable
-from learngene_zoo.method.contract import METHODS, Method, details_of
+from learngene_zoo.method.contract import METHODS, Method, parse_details
 from learngene_zoo.storage import WEIGHTS, Tensors
-from learngene_zoo.testing import tiny_ancestry
+from learngene_zoo.testing import make_tiny_ancestry
 
 NAMED = "the method 'toy' of the package lgzoo-toy"
 
@@ -33,7 +33,7 @@ def register(method: Method, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def learngene() -> Learngene:
-    return Keep()([tiny_ancestry()], [], lg.Run()).with_config(method="toy")
+    return Keep()([make_tiny_ancestry()], [], lg.Run()).with_config(method="toy")
 
 
 def change_weight(tensor: Any) -> Method:
@@ -255,7 +255,7 @@ def test_details_of_another_version_are_refused_with_file_and_versions(
 ) -> None:
     class Reading(Take):
         def __call__(self, learngene: Any, target: Any, run: Any) -> Any:
-            details_of(learngene.config, Details)
+            parse_details(learngene.config, Details)
             raise AssertionError
 
     register(replace(TOY, details=Details, expander=Reading()), monkeypatch)

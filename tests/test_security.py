@@ -27,7 +27,7 @@ from watching import watched
 
 import learngene_zoo
 from learngene_zoo.artifacts.descendant import assemble, load_descendant
-from learngene_zoo.artifacts.shelf import cards_folder
+from learngene_zoo.artifacts.shelf import find_cards_folder
 from learngene_zoo.cli.main import main
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.vit.spec import ViTSpec
@@ -245,7 +245,7 @@ def test_a_model_chooses_no_data_in_python(verb: Any, model: Path) -> None:
 @pytest.mark.parametrize("task", FOREIGN[:-1])
 def test_a_learngene_chooses_no_data(task: str, tmp_path: Path) -> None:
     gene = tmp_path / "gene"
-    shutil.copytree(cards_folder() / "tal-mini", gene)
+    shutil.copytree(find_cards_folder() / "tal-mini", gene)
     data = json.loads((gene / "config.json").read_text())
     data["purpose"] = {"task": task, "classes": 3}
     (gene / "config.json").write_text(json.dumps(data))

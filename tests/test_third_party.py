@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from learngene_zoo.cli.new_plugin import package
+from learngene_zoo.cli.new_plugin import render_package
 
 pytestmark = pytest.mark.slow
 
@@ -78,7 +78,7 @@ def test_the_page_shows_what_new_plugin_writes() -> None:
         r"^`([\w.]+)`\n\n(?:<!-- [^\n]* -->\n)?```\w+\n(.*?)^```$", page, flags=re.M | re.S
     )
     for name, kind in DOCUMENTED.items():
-        files = package(name, kind)
+        files = render_package(name, kind)
         assert [shown.pop(0), shown.pop(0)] == [
             (file, files[file]) for file in ("pyproject.toml", f"lgzoo_{name}.py")
         ]
@@ -213,9 +213,9 @@ def test_a_suite_keeps_the_contract(site: Path, tmp_path: Path) -> None:
 def test_a_size_that_it_does_not_declare_is_refused(site: Path, tmp_path: Path) -> None:
     code = (
         "from learngene_zoo import Run, Target, ZooError, expand\n"
-        "from learngene_zoo.testing import tiny_ancestry\n"
+        "from learngene_zoo.testing import make_tiny_ancestry\n"
         "from lgzoo_first_blocks import FIRST_BLOCKS, FirstBlocksExtractor\n"
-        "learngene = FirstBlocksExtractor(keep=2)([tiny_ancestry()], [], Run())\n"
+        "learngene = FirstBlocksExtractor(keep=2)([make_tiny_ancestry()], [], Run())\n"
         "learngene = learngene.with_config(method=FIRST_BLOCKS.name)\n"
         "assert learngene.config.spec.heads == 2\n"
         "assert expand(learngene, layers=2, heads=2).spec.heads == 2\n"

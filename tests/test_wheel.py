@@ -100,7 +100,7 @@ def test_packages_are_imported_from_the_wheel(site: Path, tmp_path: Path) -> Non
         " learngene_zoo.method.contract import METHODS\nfrom learngene_zoo.artifacts import"
         " shelf\nmodules = [learngene_zoo, lgzoo_lsamd.lsamd,"
         " lgzoo_baselines.trained.scratch]\nprint(json.dumps([[m.__file__ for m in modules],"
-        " str(shelf.cards_folder()), shelf.names(), list(METHODS.references())]))"
+        " str(shelf.find_cards_folder()), shelf.list_names(), list(METHODS.references())]))"
     )
     files, cards, names, methods = json.loads(
         call(sys.executable, "-c", code, cwd=tmp_path, PYTHONPATH=str(site))

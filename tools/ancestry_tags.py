@@ -18,12 +18,12 @@ from typing import Any
 import timm
 
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.families.family import families
+from learngene_zoo.families.family import iterate_families
 from learngene_zoo.families.timm_config import (
     UNSUPPORTED_MODULES,
-    architecture_of_timm,
-    spec_in,
-    timm_config,
+    read_architecture,
+    read_spec,
+    write_timm_config,
 )
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
@@ -60,7 +60,9 @@ def main() -> None:
 
 def list_modules() -> list[str]:
     """Return the modules of timm whose models may open."""
-    return sorted({module for kind in families() for module in kind.timm_modules}, reverse=True)
+    return sorted(
+        {module for kind in iterate_families() for module in kind.timm_modules}, reverse=True
+    )
 
 
 def count_tags(module: str) -> dict[str, Any]:
@@ -94,10 +96,12 @@ def count_tags(module: str) -> dict[str, Any]:
 def find_obstacle(tag: str) -> str | None:
     """Return the reason why a tag does not open; None if it does."""
     try:
-        spec = architecture_of_timm(tag)
-        config = timm_config(spec, mean=(0.5,), std=(0.5,), class_names=(), licence="unknown")
+        spec = read_architecture(tag)
+        config = write_timm_config(spec, mean=(0.5,), std=(0.5,), class_names=(), licence="unknown")
         return (
-            None if spec_in(config, tag) == spec else "a config.json that does not lead back to it"
+            None
+            if read_spec(config, tag) == spec
+            else "a config.json that does not lead back to it"
         )
     except WrongCall as error:
         return shorten_message(str(error), tag)

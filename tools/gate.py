@@ -19,12 +19,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from learngene_zoo.bench.claims.contrasts import gains_over_images
+from learngene_zoo.bench.claims.contrasts import compute_gains_over_images
 from learngene_zoo.bench.grid.cell import Arm, Cell
-from learngene_zoo.bench.grid.grid import SCRATCH, cells
+from learngene_zoo.bench.grid.grid import SCRATCH, list_cells
 from learngene_zoo.bench.results.rows import Row
 from learngene_zoo.settings import Recipe
-from learngene_zoo.tasks.catalogue import suite
+from learngene_zoo.tasks.catalogue import find_suite
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
 import machine
@@ -37,7 +37,7 @@ SHUFFLED = replace(PRETRAINED, name="shuffled", control="shuffled")
 FAN_IN = replace(SCRATCH[1], name="scratch")
 ARMS = (PRETRAINED, SHUFFLED, FAN_IN)
 REAL = "fashion_mnist"
-TASKS = (REAL, *suite("mini").tasks)
+TASKS = (REAL, *find_suite("mini").tasks)
 MIN_TARGETS = 6  # of the nine
 RECIPE = Recipe(images=1_000, batch_size=50, augment="none")
 EPOCHS, SEEDS = 8, (0, 1, 2)
@@ -88,7 +88,7 @@ def make_cells(
     tasks: Sequence[str], seeds: Sequence[int], rates: Mapping[str, float]
 ) -> list[Cell]:
     """Return the cells of all arms on these tasks, evaluated on validation images."""
-    return cells(
+    return list_cells(
         tasks,
         ARMS,
         layers=[LAYERS],
@@ -115,7 +115,7 @@ def tune_rates() -> dict[str, float]:
 def make_row(task: str, rows: Sequence[Row]) -> dict[str, Any]:
     """Return a row of the table: accuracies, and the two gains with their intervals."""
     rivals = {rival.name: [rival.name] for rival in (SHUFFLED, FAN_IN)}
-    gains = gains_over_images(rows, PRETRAINED.name, rivals)
+    gains = compute_gains_over_images(rows, PRETRAINED.name, rivals)
     return {
         "task": task,
         **gains,

@@ -33,16 +33,16 @@ from safetensors.torch import load_file
 from torch.nn import functional
 
 from learngene_zoo.artifacts.descendant import fill_missing_tensors
-from learngene_zoo.families.tensors import Model, model_of
+from learngene_zoo.families.tensors import Model, build_model
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.intervals import paired_gain
+from learngene_zoo.intervals import compute_paired_gain
 from learngene_zoo.method.contract import BUNDLED
 from learngene_zoo.pretrained.ancestry import open_ancestry
 from learngene_zoo.settings import from_json
 from learngene_zoo.storage import CONFIG, read_json
-from learngene_zoo.tasks.catalogue import SOURCE_TASK, open_task, suite
+from learngene_zoo.tasks.catalogue import SOURCE_TASK, find_suite, open_task
 from learngene_zoo.tasks.task import Task
-from learngene_zoo.training.checkpoint import PREFIX, TENSORS, newest_step
+from learngene_zoo.training.checkpoint import PREFIX, TENSORS, find_newest_step
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
 import machine
@@ -50,7 +50,7 @@ from probes import PROBES, Arrays, load_images, standardise
 
 NAME = "probe_gate"
 REAL, LEFT_OUT = ("digits", "fashion_mnist"), ("wings", "petals")
-TASKS = (*REAL, *LEFT_OUT, *(name for name in suite("mini").tasks if name not in LEFT_OUT))
+TASKS = (*REAL, *LEFT_OUT, *(name for name in find_suite("mini").tasks if name not in LEFT_OUT))
 DEPTHS, EARLY = (0, 1, 2, 3, 4, 6, 8, 10, 12), 3
 IMAGES, VALIDATION_IMAGES, SEEDS = 1_000, 1_000, (0, 1, 2)
 TOKENS = ("both", "class", "patches")  # of a ViT's features; `both` decides
@@ -94,7 +94,7 @@ def load_checkpoint(run: Path) -> Candidate:
     """Return the model in the newest checkpoint of a training."""
     settings, step = (
         json.loads((run / "run.json").read_text(encoding="utf-8"))["settings"],
-        newest_step(run),
+        find_newest_step(run),
     )
     spec = from_json(ViTSpec, settings["spec"], "run.json")
     flat, prefix = load_file(run / f"{PREFIX}{step}" / TENSORS), "weights/model."
@@ -106,7 +106,7 @@ def load_checkpoint(run: Path) -> Candidate:
     num_images = step * settings["recipe"]["batch_size"]
     return Candidate(
         f"{run.name}, step {step}",
-        model_of(spec, state),
+        build_model(spec, state),
         spec,
         settings["task"]["name"],
         num_images,
@@ -115,7 +115,7 @@ def load_checkpoint(run: Path) -> Candidate:
 
 def build_random_model(spec: ViTSpec, seed: int) -> Model:
     """Return a ViT of this shape with random weights."""
-    return model_of(spec, fill_missing_tensors(spec, {}, seed, "fan_in"))
+    return build_model(spec, fill_missing_tensors(spec, {}, seed, "fan_in"))
 
 
 # Features
@@ -208,7 +208,7 @@ def summarise(
     last, best = max(ours), max(means, key=lambda depth: means[depth])
     rivals = {"pixels": [pixels], "random": random[best], f"block_{EARLY}": [ours[EARLY]]}
     gains = {
-        name: paired_gain([ours[last].tolist()], [run.tolist() for run in runs])
+        name: compute_paired_gain([ours[last].tolist()], [run.tolist() for run in runs])
         for name, runs in rivals.items()
     }
     passed = (

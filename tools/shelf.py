@@ -37,9 +37,9 @@ from learngene_zoo.artifacts.card import (
     END,
     NOTES,
     ArtifactLocation,
-    descendant_card,
-    learngene_card,
-    notes_of,
+    read_notes,
+    render_descendant_card,
+    render_learngene_card,
 )
 from learngene_zoo.artifacts.descendant import Descendant, load_descendant
 from learngene_zoo.artifacts.learngene import Learngene, load_learngene, read_config
@@ -47,15 +47,15 @@ from learngene_zoo.artifacts.records import CardCost, CardRecord, CardResults
 from learngene_zoo.artifacts.shelf import BUNDLED_CARD
 from learngene_zoo.bench import demo
 from learngene_zoo.bench.grid.cell import Arm
-from learngene_zoo.bench.report.report import note_grid, write_report
+from learngene_zoo.bench.report.report import write_grid, write_report
 from learngene_zoo.families.tensors import cast
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.method.contract import BUNDLED, METHODS
 from learngene_zoo.pretrained.ancestry import open_ancestry
-from learngene_zoo.runs.run import Run, world
-from learngene_zoo.settings import Recipe, Setting, fingerprint, from_json, settings_of, to_json
-from learngene_zoo.storage import CONFIG, WEIGHTS, read_json, sha256, write_json
-from learngene_zoo.tasks.catalogue import SOURCE_TASK, suite
+from learngene_zoo.runs.run import Run, get_world_size
+from learngene_zoo.settings import Recipe, Setting, fingerprint, from_json, list_settings, to_json
+from learngene_zoo.storage import CONFIG, WEIGHTS, compute_sha256, read_json, write_json
+from learngene_zoo.tasks.catalogue import SOURCE_TASK, find_suite
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
 import machine
@@ -103,7 +103,7 @@ class ExtractionSettings:
 # minutes, TAL's for longer. SN-Net's paths are trained for a minute only: its anchors are
 # pretrained and the stitches start from least squares.
 _SHORT = {"images": 24_000, "tuning_images": 1_000, "tuning_epochs": 5}
-_ALL = tuple(name for name in suite("mini").tasks if name not in suite("mini").left_out)
+_ALL = tuple(name for name in find_suite("mini").tasks if name not in find_suite("mini").left_out)
 _NAMED = ExtractionSettings(
     settings={"store": False}
 )  # its descendants are cut from the ancestry model, which is on the shelf already
@@ -185,7 +185,7 @@ def build_ancestry() -> None:
         lifecycle.train(
             SOURCE_TASK, spec=ANCESTRY, recipe=PRETRAINING, init="fan_in", out=out, run=RUN
         )
-    if world() == 1:  # else it is put onto the shelf by one process, in the next call
+    if get_world_size() == 1:  # else it is put onto the shelf by one process, in the next call
         put_on_shelf(load_descendant(out), BUNDLED_CARD, "ancestry", licence="apache-2.0")
 
 
@@ -193,7 +193,7 @@ def build_narrow() -> None:
     """Build the narrow ancestry model, unless the one on the shelf comes from the current TAL
     learngene.
     """
-    config, origin = CARDS / NARROW_CARD / CONFIG, sha256(get_card("tal") / WEIGHTS)
+    config, origin = CARDS / NARROW_CARD / CONFIG, compute_sha256(get_card("tal") / WEIGHTS)
     ours = read_json(config)["learngene"] if config.is_file() else {}
     if ours.get("origin") == origin and read_recipe(ours) == BRIEF:
         return
@@ -224,7 +224,7 @@ def put_on_shelf(trained: Descendant, name: str, stage: str, **facts: str) -> No
     bundled_model = replace(
         bundled, provenance={**trained.provenance, "metrics": metrics, "card": record, **facts}
     )
-    notes = notes_of(CARDS / name / "README.md")
+    notes = read_notes(CARDS / name / "README.md")
     clear_card(CARDS / name)
     bundled_model.save(CARDS / name, force=True, dtype="fp16")
     write_page(CARDS / name, notes)
@@ -268,7 +268,7 @@ def extract_learngene(arm: Arm) -> None:
     print(f"== {arm.method}", file=sys.stderr)
     (extracted, cost), notes = (
         shelf_cost.extract_learngene(arm, get_extraction_folder(arm), RUN),
-        notes_of(card / "README.md"),
+        read_notes(card / "README.md"),
     )
     clear_card(card)
     Learngene(config=extracted.config, state=cast(extracted.state, torch.float16)).save(
@@ -346,8 +346,8 @@ def make_command(arm: Arm) -> str:
         f"--task {name}" for name in arm.tasks
     ]
     preset = METHODS.load(arm.method).preset(arm.preset)
-    defaults = {setting.name: setting.default for setting in settings_of(preset)}
-    changed = [item for item in settings_of(arm.extractor) if item.default != defaults[item.name]]
+    defaults = {setting.name: setting.default for setting in list_settings(preset)}
+    changed = [item for item in list_settings(arm.extractor) if item.default != defaults[item.name]]
     return " ".join([*words, *map(_format_option, changed)])
 
 
@@ -380,7 +380,7 @@ def write_record(arm: Arm, results: CardResults | None, cost: CardCost | None) -
         command=make_command(arm), paper=METHODS.load(arm.method).paper, worth=results, cost=cost
     )
     write_json(card / CONFIG, {**read_json(card / CONFIG), "card": to_json(record)})
-    write_page(card, notes_of(card / "README.md"))
+    write_page(card, read_notes(card / "README.md"))
 
 
 def write_tal_depth() -> None:
@@ -427,7 +427,7 @@ def write_cards() -> None:
                 "card": to_json(CardRecord(command=f"python tools/shelf.py {stage}"))
             }
             write_json(config, data)
-            write_page(config.parent, notes_of(config.parent / "README.md"))
+            write_page(config.parent, read_notes(config.parent / "README.md"))
 
 
 def write_table() -> None:
@@ -445,9 +445,9 @@ def write_page(folder: Path, notes: str) -> None:
         note=f"`{folder.name}` is its name on the shelf that comes with the package.",
     )
     text = (
-        descendant_card(config)
+        render_descendant_card(config)
         if "learngene" in config
-        else learngene_card(read_config(folder), location)
+        else render_learngene_card(read_config(folder), location)
     )
     (folder / "README.md").write_text(text + (notes or f"\n{NOTES}\n{END}\n"), encoding="utf-8")
 
@@ -456,10 +456,10 @@ def write_demo() -> None:
     """Run the demo, and write its table and picture to docs."""
     folder, cells = BUILD / "demo", demo.demo_grid(RUN.seed)
     rows = run_cells(cells, folder)
-    note_grid(cells, folder)
+    write_grid(cells, folder)
     write_report(folder)
     shutil.copyfile(folder / "pictures" / "pareto.png", DOCS / "images" / "demo.png")
-    replace_between(DOCS / "demo.md", "demo", demo.markdown(demo.demo_rows(rows)))
+    replace_between(DOCS / "demo.md", "demo", demo.render_markdown(demo.demo_rows(rows)))
 
 
 def extract_learngenes(methods: list[str]) -> None:

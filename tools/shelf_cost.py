@@ -20,7 +20,7 @@ from learngene_zoo.artifacts.learngene import Learngene, load_learngene
 from learngene_zoo.artifacts.records import CardCost
 from learngene_zoo.bench.grid.cell import Arm
 from learngene_zoo.bench.running.extraction import count_images
-from learngene_zoo.families.family import cost
+from learngene_zoo.families.family import count_cost
 from learngene_zoo.runs.cache import measure_cost_alone
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import fingerprint, to_json
@@ -72,7 +72,9 @@ def compute_cost(learngene: Learngene, seconds: float, images: int) -> CardCost:
     stored = sum(tensor.numel() for tensor in learngene.state.values())
     is_named = learngene.config.settings.get("store") is False
     needed = (
-        sum(cost(record.spec).params for record in learngene.config.ancestries) if is_named else 0
+        sum(count_cost(record.spec).params for record in learngene.config.ancestries)
+        if is_named
+        else 0
     )
     return CardCost(seconds=round(seconds, 3), images=images, params=stored + needed)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from learngene_zoo.artifacts.learngene import read_config
 from learngene_zoo.artifacts.records import CardCost, LearngeneConfig, Measured
 from learngene_zoo.storage import CONFIG
-from learngene_zoo.text import human_count, human_seconds
+from learngene_zoo.text import format_count, format_seconds
 from shelf_worth import TASKS
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
@@ -55,9 +55,9 @@ def format_cost(cost: CardCost | None) -> list[str]:
     if cost is None:
         return ["", "", ""]
     return [
-        human_count(cost.params),
-        human_count(cost.images) if cost.images else "0",
-        human_seconds(cost.seconds),
+        format_count(cost.params),
+        format_count(cost.images) if cost.images else "0",
+        format_seconds(cost.seconds),
     ]
 
 
@@ -86,7 +86,7 @@ def format_row(name: str, measured: Mapping[str, Measured]) -> list[str]:
     return [
         f"`{name}`",
         f"{size.layers} x {size.width}",
-        human_count(size.params),
+        format_count(size.params),
         *accuracies,
         *gains,
     ]

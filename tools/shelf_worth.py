@@ -21,10 +21,10 @@ from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.records import CONTROLS, CardResults
 from learngene_zoo.bench.grid.cell import MORE_AXES, Arm, Cell, Extraction
 from learngene_zoo.bench.grid.grid import RECIPE, SCRATCH, set_epochs
-from learngene_zoo.families.family import cost
+from learngene_zoo.families.family import count_cost
 from learngene_zoo.method.contract import BUNDLED
 from learngene_zoo.method.sizes import Member
-from learngene_zoo.pretrained.ancestry import ancestry_spec
+from learngene_zoo.pretrained.ancestry import read_ancestry_spec
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
 from grids import find_source, place_learngene, run_cells, summarise_gains
@@ -68,7 +68,7 @@ def choose_sizes(members: Sequence[Member]) -> list[Member]:
 
     There are fewer if fewer members fit.
     """
-    max_params = cost(ancestry_spec(BUNDLED)).params
+    max_params = count_cost(read_ancestry_spec(BUNDLED)).params
     fitting = [member for member in members if member.cost().params <= max_params]
     return [fitting[index] for index in sorted({0, (len(fitting) - 1) // 2, len(fitting) - 1})]
 

@@ -25,7 +25,7 @@ import torch
 
 import text_gate
 from learngene_zoo import lifecycle
-from learngene_zoo.artifacts.card import END, NOTES, descendant_card
+from learngene_zoo.artifacts.card import END, NOTES, render_descendant_card
 from learngene_zoo.artifacts.descendant import load_descendant
 from learngene_zoo.artifacts.records import CardRecord
 from learngene_zoo.families.tensors import cast
@@ -136,7 +136,7 @@ def show_gate() -> None:
     """Render the card, with the table of the gate if it was measured."""
     if not (CARD / CONFIG).is_file():
         return
-    card = descendant_card(read_json(CARD / CONFIG))
+    card = render_descendant_card(read_json(CARD / CONFIG))
     page = f"{card}\n{NOTES}\n## Corpus and gate\n\n{NOTICE}\n\n{END}\n"
     (CARD / "README.md").write_text(page, encoding="utf-8")
     if text_gate.RESULTS.is_file():

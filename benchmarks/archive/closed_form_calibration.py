@@ -31,7 +31,7 @@ import torch
 import closed_form_truncation as truncation
 import machine
 from finetune_rates import choose_images
-from learngene_zoo.plugin import without_head
+from learngene_zoo.plugin import remove_head
 from learngene_zoo.pretrained.ancestry import open_ancestry
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import SOURCE_TASK, open_task
@@ -86,7 +86,7 @@ def measure_arm(name: str, ancestry: str, images: int, tokens: int) -> None:
     tasks = {task: choose_images(open_task(task), run.seed) for task in TASKS[name]}
     seen = tasks[TASKS[name][0]] if name == "dinov2" else open_task(SOURCE_TASK)
     settings = Calibration(images=images, tokens=tokens)
-    state = without_head(opened.state, opened.spec)
+    state = remove_head(opened.state, opened.spec)
     teacher = record_teacher(state, opened.spec, settings, seen, opened.input_format, run)
     costs = {
         False: measure_costs(teacher, settings.ridge),

@@ -47,7 +47,7 @@ import closed_form_truncation as truncation
 import lgzoo_closed_form.modules.solve as solving
 import machine
 from finetune_rates import choose_images
-from learngene_zoo.plugin import fill_missing_tensors, model_of, take_blocks, without_head
+from learngene_zoo.plugin import build_model, fill_missing_tensors, remove_head, take_blocks
 from learngene_zoo.pretrained.ancestry import open_ancestry
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import SOURCE_TASK, open_task
@@ -102,7 +102,7 @@ def measure_task(name: str, ancestry: str, task_name: str) -> None:
     else:
         seen = others = open_task(SOURCE_TASK)
     settings, spec = CALIBRATION[name], opened.spec
-    state = without_head(opened.state, spec)
+    state = remove_head(opened.state, spec)
     teacher = record_teacher(state, spec, settings, seen, opened.input_format, run)
     judge = record_teacher(
         state,
@@ -123,7 +123,7 @@ def measure_task(name: str, ancestry: str, task_name: str) -> None:
             cut, is_weighted = find_cut(arm, layers, costs, cosines), arm == "cosine rows"
             if (cut, is_weighted) not in results:
                 with weigh_rows(is_weighted):
-                    model, P_dD = build_model(teacher, layers, width, cut, settings)
+                    model, P_dD = build_variant(teacher, layers, width, cut, settings)
                 results[cut, is_weighted] = {
                     **measure_probes(model, task, opened.input_format, run),
                     **measure_errors(model, judge, P_dD, cut[1]),
@@ -232,7 +232,7 @@ def weigh_rows(is_weighted: bool) -> Iterator[None]:
         solving.solve_branch, solving._solve_readers, solving.solve_layers = originals
 
 
-def build_model(
+def build_variant(
     teacher: StreamTeacher, layers: int, width: int, cut: Cut, settings: Calibration
 ) -> tuple[Any, torch.Tensor | None]:
     """Return the descendant of a cut, and the projection of its stream."""
@@ -240,13 +240,13 @@ def build_model(
     spec = whole.with_(layers=depth)
     state = take_blocks(teacher.state, whole, range(depth))
     streams = teacher.streams.truncate(depth)
-    first = StreamTeacher(spec, state, model_of(spec, state), teacher.pictures, streams)
+    first = StreamTeacher(spec, state, build_model(spec, state), teacher.pictures, streams)
     P_dD = None
     if width != whole.width:
         P_dD = build_projection(compute_directions(streams, teacher.pictures)[0], width)
     body = whole.with_(layers=layers, width=width, heads=width // whole.head_width)
     parts = solve_descendant(first, body, runs, P_dD, rho=settings.ridge)
-    return model_of(body, fill_missing_tensors(body, dict(parts), seed=0)), P_dD
+    return build_model(body, fill_missing_tensors(body, dict(parts), seed=0)), P_dD
 
 
 def measure_errors(

@@ -34,7 +34,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 import closed_form_truncation as truncation
 import machine
 from finetune_rates import choose_images
-from learngene_zoo.plugin import model_of, without_head
+from learngene_zoo.plugin import build_model, remove_head
 from learngene_zoo.pretrained.ancestry import open_ancestry
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import SOURCE_TASK, open_task
@@ -87,7 +87,7 @@ def measure_task(name: str, ancestry: str, task_name: str) -> list[dict[str, Any
     task = choose_images(open_task(task_name), run.seed)
     seen = task if name == "dinov2" else open_task(SOURCE_TASK)
     settings, spec = Calibration(), opened.spec
-    state = without_head(opened.state, spec)
+    state = remove_head(opened.state, spec)
     teacher = record_teacher(state, spec, settings, seen, opened.input_format, run)
     costs = measure_costs(teacher, settings.ridge)
     halves = make_monotone(measure_half_costs(teacher, settings.ridge))
@@ -208,7 +208,7 @@ def build_from_units(
 ) -> torch.nn.Module:
     """Return a model of all blocks in which the units that are left out write zeros."""
     streams, pictures = list_streams(teacher), teacher.pictures
-    model: Any = model_of(teacher.spec, teacher.state)
+    model: Any = build_model(teacher.spec, teacher.state)
     tokens_BND = embed_images(model, pictures.images)
     kept = dict(zip(units, [*units[1:], depth]))
     is_exact = True

@@ -28,7 +28,7 @@ from statistics import fmean
 from typing import Any
 
 from learngene_zoo.bench.grid.cell import Arm, Cell
-from learngene_zoo.bench.grid.grid import cells
+from learngene_zoo.bench.grid.grid import list_cells
 from learngene_zoo.bench.running.executors import InProcess
 from learngene_zoo.settings import Recipe
 
@@ -78,7 +78,9 @@ def grid() -> list[Cell]:
     """Every arm at every rate on every task."""
     at = {"layers": [LAYERS], "epochs": [EPOCHS], "seeds": SEEDS}
     found = [
-        cells(TASKS, ARMS, recipe=replace(RECIPE, lr=rate), split="validation", head="random", **at)
+        list_cells(
+            TASKS, ARMS, recipe=replace(RECIPE, lr=rate), split="validation", head="random", **at
+        )
         for rate in RATES
     ]
     return [replace(cell, look=False) for some in found for cell in some]

@@ -30,7 +30,7 @@ from typing import Any
 
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import load_descendant
-from learngene_zoo.bench.claims.cells import cells_of, rates_of
+from learngene_zoo.bench.claims.cells import choose_rates, list_cells
 from learngene_zoo.bench.claims.contrasts import Finding
 from learngene_zoo.bench.claims.file import ArmComparison, Claim
 from learngene_zoo.bench.claims.run import read_verdict
@@ -79,8 +79,8 @@ def measure() -> None:
     if not PLACE.exists():
         lifecycle.train(SOURCE_TASK, spec=SPEC, recipe=RECIPE, init="fan_in", out=PLACE, run=RUN)
     claim = over(OTHER, WITHOUT)
-    rates = {name: choice.lr for name, choice in rates_of(claim, [])[0].items()}
-    cells = [cell for cell in cells_of(claim, rates) if cell.arm.name == OTHER]
+    rates = {name: choice.lr for name, choice in choose_rates(claim, [])[0].items()}
+    cells = [cell for cell in list_cells(claim, rates) if cell.arm.name == OTHER]
     run_grid(cells, BUILD, Run(threads=1), say=lambda text: print(text, flush=True))
     shutil.copyfile(BUILD / RESULTS, ROWS)
     machine.write(

@@ -27,7 +27,7 @@ from pathlib import Path
 
 import torch
 
-from learngene_zoo.bench.claims.cells import arm_of
+from learngene_zoo.bench.claims.cells import build_arm
 from learngene_zoo.bench.claims.file import Claim
 from learngene_zoo.bench.claims.run import read_verdict
 from learngene_zoo.method.contract import METHODS
@@ -95,7 +95,7 @@ def load_kept_claim(name: str) -> Claim:
 
 def make_extractor(name: str, claim: str) -> Meta:
     """Return the extractor of an arm of a claim."""
-    arm = arm_of(load_kept_claim(claim), name, 0)
+    arm = build_arm(load_kept_claim(claim), name, 0)
     extractor = with_settings(METHODS.load(arm.method).preset(arm.preset), arm.settings)
     assert isinstance(extractor, Meta)
     return extractor

@@ -32,11 +32,11 @@ from typing import Any
 import torch
 
 from learngene_zoo import plotting
-from learngene_zoo.bench.claims.cells import arm_of
+from learngene_zoo.bench.claims.cells import build_arm
 from learngene_zoo.bench.claims.run import read_verdict
 from learngene_zoo.bench.grid.cell import Arm, Cell
 from learngene_zoo.bench.grid.grid import SCRATCH
-from learngene_zoo.bench.report.pictures import looks_of
+from learngene_zoo.bench.report.pictures import choose_looks
 from learngene_zoo.bench.running.extraction import extract_once
 from learngene_zoo.bench.running.trial import build_start
 from learngene_zoo.runs.run import Run
@@ -85,7 +85,7 @@ def main(arguments: Sequence[str] = ()) -> None:
 def load_arm(name: str, seed: int) -> Arm:
     """Return an arm of a claim as it was filed when it was decided."""
     claim, _ = read_verdict(KEPT / f"{ARMS[name]}.json")
-    return arm_of(claim, name, seed)
+    return build_arm(claim, name, seed)
 
 
 def trained(arm: Arm, seed: int) -> tuple[list[float], StateDict, StateDict]:
@@ -146,13 +146,13 @@ def draw(kept: Mapping[str, Any]) -> None:
     arms = [(name, "scratch" if name.startswith("scratch") else name, None) for name in kept]
     with plotting.style():
         figure, (panel,) = plotting.subplots(1, 1, (6.4, 3.8))
-        for name, look in looks_of(arms).items():
+        for name, look in choose_looks(arms).items():
             losses = kept[name]["loss"]
             panel.plot(range(1, len(losses) + 1), losses, label=name, **look)
         panel.set_xlabel("epoch")
         panel.set_ylabel("training loss (cross-entropy)")
         panel.set_title(f"{TASK.name}: {LAYERS} layers, {WIDTH} wide, mean of {len(SEEDS)} seeds")
-        plotting.legend(figure, [panel], 3)
+        plotting.draw_legend(figure, [panel], 3)
         plotting.save(plotting.settle(figure), IMAGE)
 
 

@@ -32,7 +32,7 @@ import numpy as np
 
 from learngene_zoo.bench.grid.search import SIGMAS
 from learngene_zoo.bench.results.rows import Row, read_rows, unpack_flags
-from learngene_zoo.tasks.catalogue import entries
+from learngene_zoo.tasks.catalogue import list_entries
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 import machine
@@ -68,7 +68,7 @@ def find_cases() -> Iterator[tuple[str, np.ndarray]]:
     """The task, and for three rates in rising order whether each image was right, bool
     (3, images).
     """
-    classes = {entry.name: entry.classes for entry in entries()}
+    classes = {entry.name: entry.classes for entry in list_entries()}
     for group in group_trials().values():
         right = {
             rate: np.array(unpack_flags(row.correct or "", row.evaluated))

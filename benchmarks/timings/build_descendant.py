@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from learngene_zoo.artifacts.descendant import assemble
 from learngene_zoo.artifacts.learngene import Learngene, load_learngene
 from learngene_zoo.artifacts.records import LearngeneConfig
-from learngene_zoo.families.tensors import initial, take_blocks, without_head
+from learngene_zoo.families.tensors import initialise, remove_head, take_blocks
 from learngene_zoo.families.vit.names import ARCHITECTURE, ARCHITECTURES
 from learngene_zoo.runs.run import Run
 from learngene_zoo.storage import WEIGHTS
@@ -63,7 +63,7 @@ def measure(args: Namespace) -> Iterator[tuple[Row, str]]:
 
 def prepare_files(folder: Path) -> tuple[Path, Path]:
     """Write the learngene and the file with all 12 layers of the descendant that comes from it."""
-    blocks = without_head(initial(SPEC.with_(layers=KEPT), 0), SPEC)
+    blocks = remove_head(initialise(SPEC.with_(layers=KEPT), 0), SPEC)
     config = LearngeneConfig(method="lsamd", spec=SPEC, details={"kept": [1, 4, 5, 7, 8]})
     learngene = Learngene(config=config, state=blocks).save(folder / "learngene")
     plain = assemble(SPEC, take_blocks(blocks, SPEC, SOURCES), seed=Run().seed).save(

@@ -21,8 +21,8 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from learngene_zoo.families.tensors import initial
-from learngene_zoo.families.timm_config import architecture
+from learngene_zoo.families.tensors import initialise
+from learngene_zoo.families.timm_config import find_architecture
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.storage import StateDict
 from lgzoo_pool.details import StitchedDetails
@@ -42,7 +42,7 @@ Solver = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 def build_anchors(specs: tuple[ViTSpec, ...]) -> StitchedNetwork:
     """Build the anchors with random weights, large enough that blocks change the stream."""
     layout = StitchedDetails.from_specs(specs).layout
-    states = [initial(spec, seed, "fan_in") for seed, spec in enumerate(specs)]
+    states = [initialise(spec, seed, "fan_in") for seed, spec in enumerate(specs)]
     return build_network(
         specs, layout, {**merge_anchors(states), **draw_stitches(specs, layout, 0)}
     )
@@ -110,7 +110,9 @@ def measure(args: Namespace) -> Iterator[tuple[Row, str]]:
     torch.set_num_threads(1)
     specs = SMALL
     if args.deit:
-        named = (architecture(f"deit_{size}_patch16_224") for size in ("tiny", "small", "base"))
+        named = (
+            find_architecture(f"deit_{size}_patch16_224") for size in ("tiny", "small", "base")
+        )
         specs = tuple(spec for spec in named if spec is not None)
     count, side = 32 if args.deit else 100, specs[0].image_size
     images = torch.randn(count, 3, side, side, generator=torch.Generator().manual_seed(0))

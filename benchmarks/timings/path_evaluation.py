@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
-from learngene_zoo.families.tensors import initial
+from learngene_zoo.families.tensors import initialise
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import SOURCE_TASK, open_task
@@ -101,7 +101,7 @@ def build_random_network(classes: int) -> StitchedNetwork:
         for width, heads in SIZES
     ]
     layout = StitchedDetails.from_specs(specs).layout
-    states = merge_anchors([initial(spec, seed) for seed, spec in enumerate(specs)])
+    states = merge_anchors([initialise(spec, seed) for seed, spec in enumerate(specs)])
     return build_network(specs, layout, {**states, **draw_stitches(specs, layout, 0)})
 
 

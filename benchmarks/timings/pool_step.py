@@ -16,13 +16,13 @@ from typing import Any
 
 import torch
 
-from learngene_zoo.families.tensors import initial, model_of
-from learngene_zoo.families.timm_config import architecture
+from learngene_zoo.families.tensors import build_model, initialise
+from learngene_zoo.families.timm_config import find_architecture
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks.loader import Batch
 from learngene_zoo.training.distillation import Distilled, Teacher
-from learngene_zoo.training.loop import parameter_groups
+from learngene_zoo.training.loop import make_parameter_groups
 from learngene_zoo.training.objectives import Classification
 from lgzoo_pool.modules.objectives import Imitation
 from lgzoo_pool.settings import ImitationSettings, PoolSettings
@@ -30,7 +30,7 @@ from timings.case import Case, Row, measure_medians
 
 MAX_TIME = 1.05
 REPEATS, ROUNDS = 2, 12  # many short rounds: the arms should meet the same machine
-DEIT_TINY = architecture("deit_tiny_patch16_224")
+DEIT_TINY = find_architecture("deit_tiny_patch16_224")
 BUNDLED = ViTSpec(layers=12, width=96, heads=3, image_size=32, patch_size=8, classes=100)
 
 
@@ -41,7 +41,7 @@ class Trainer:
         self, spec: ViTSpec, master: Any = None, ancestry: ViTSpec | None = None, levels: int = 0
     ) -> None:
         recipe = Recipe(lr=1e-4)
-        student = model_of(spec, initial(spec, 1))
+        student = build_model(spec, initialise(spec, 1))
         objective: torch.nn.Module = Classification(student)
         if ancestry is not None:
             settings = ImitationSettings(levels=levels, alpha=0.1, tau=1.0, reduction="sample")
@@ -57,7 +57,7 @@ class Trainer:
             )
         self.objective = objective.train()
         self.optimizer = torch.optim.AdamW(
-            parameter_groups(objective, recipe), lr=recipe.lr, fused=True
+            make_parameter_groups(objective, recipe), lr=recipe.lr, fused=True
         )
 
     def step(self, batch: Batch) -> None:
@@ -92,7 +92,7 @@ def measure(args: Namespace) -> Iterator[tuple[Row, str]]:
 def compare_step(spec: ViTSpec, ancestry: ViTSpec, levels: int, images: int) -> Row:
     """Time a distillation step of one auxiliary model and its parts."""
     batch = make_random_batch(ancestry, images)
-    master = model_of(ancestry, initial(ancestry, 0))
+    master = build_model(ancestry, initialise(ancestry, 0))
     plain, distilled = Trainer(spec), Trainer(spec, master, ancestry, levels)
 
     @torch.no_grad()

@@ -30,7 +30,7 @@ ENVIRONMENT = {
 }
 USE_FOLDER = (
     "import sys\nfrom pathlib import Path\nfrom learngene_zoo.artifacts import"
-    " shelf\nshelf.cards_folder = lambda: Path({!r})\n"
+    " shelf\nshelf.find_cards_folder = lambda: Path({!r})\n"
 )
 COMMAND = "from learngene_zoo.cli.main import main\nmain(sys.argv[1:], prog_name='lgzoo')"
 NAME = "method03-00003"

@@ -21,8 +21,8 @@ from safetensors.torch import load_file
 
 from learngene_zoo.artifacts.descendant import assemble
 from learngene_zoo.artifacts.learngene import Learngene
-from learngene_zoo.families.tensors import initial
-from learngene_zoo.families.vit.names import ARCHITECTURES, architecture_name
+from learngene_zoo.families.tensors import initialise
+from learngene_zoo.families.vit.names import ARCHITECTURES, choose_architecture
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.lifecycle import expand
 from learngene_zoo.method.sizes import Target
@@ -63,7 +63,7 @@ def compare_path(pool: Path, low: int, high: int, folder: Path) -> tuple[Row, st
         return expand(pool, target=task, low=low, high=high).model()
 
     def build_plain() -> torch.nn.Module:
-        model = timm.create_model(architecture_name(plain_spec), **settings)
+        model = timm.create_model(choose_architecture(plain_spec), **settings)
         model.load_state_dict(load_file(file))
         return model.eval()
 
@@ -88,7 +88,7 @@ def make_pool() -> Learngene:
     config = PoolExtractor().outline([ARCHITECTURES["deit_base_patch16_224"]])
     details = read_details(config)
     specs = details.derive_specs(config.spec)
-    state = merge_anchors([initial(spec, seed) for seed, spec in enumerate(specs)])
+    state = merge_anchors([initialise(spec, seed) for seed, spec in enumerate(specs)])
     details = replace(details, task="imagenet", classes=config.spec.classes)
     config = replace(config.with_details(details), method="pool")
     return Learngene(config=config, state={**state, **draw_stitches(specs, details.layout, 0)})

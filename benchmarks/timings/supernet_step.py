@@ -22,11 +22,11 @@ import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
-from learngene_zoo.families.tensors import initial, model_of
-from learngene_zoo.families.timm_config import architecture
+from learngene_zoo.families.tensors import build_model, initialise
+from learngene_zoo.families.timm_config import find_architecture
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.settings import Recipe
-from learngene_zoo.training.loop import parameter_groups
+from learngene_zoo.training.loop import make_parameter_groups
 from learngene_zoo.training.objectives import Classification
 from lgzoo_lsamd.modules.supernet import (
     BASE,
@@ -40,7 +40,7 @@ from timings.case import Case, Row, measure_medians
 
 MAX_TIME = 1.15
 REPEATS, ROUNDS = 2, 8  # many short rounds: the arms should meet the same machine
-DEIT_TINY = architecture("deit_tiny_patch16_224")
+DEIT_TINY = find_architecture("deit_tiny_patch16_224")
 BUNDLED = ViTSpec(layers=12, width=96, heads=3, image_size=32, patch_size=8, classes=26)
 ARMS = ("plain", "voted", "all specific")
 
@@ -57,9 +57,9 @@ class Trainer:
 
     def __init__(self, arm: str, spec: ViTSpec, images: int) -> None:
         recipe = Recipe(lr=1e-4)
-        model = model_of(spec, initial(spec, 0))
+        model = build_model(spec, initialise(spec, 0))
         objective: nn.Module = Classification(model)
-        groups = parameter_groups(objective, recipe)
+        groups = make_parameter_groups(objective, recipe)
         if arm != "plain":
             objective = SearchObjective(Classification(build_super_net(model)))
             groups = group_parameters(objective, recipe, router_lr=1e-3)
@@ -123,7 +123,7 @@ def compare_arms(name: str, spec: ViTSpec, images: int) -> tuple[Row, str]:
     steps = {arm: trainer.step for arm, trainer in trainers.items()}
     seconds = measure_medians(steps, REPEATS, ROUNDS)
     peaks = {arm: trainer.measure_peak_bytes() for arm, trainer in trainers.items()}
-    base = 4 * sum(tensor.numel() for tensor in initial(spec, 0).values())
+    base = 4 * sum(tensor.numel() for tensor in initialise(spec, 0).values())
     rows = {}
     lines = [f"{name}, {images} images a step, base weights {base / 1e6:.1f} MB"]
     for arm in ARMS:

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 import networkx
 import torch
 
-from learngene_zoo.families.tensors import _shapes
+from learngene_zoo.families.tensors import _get_shapes
 from learngene_zoo.families.vit.spec import ViTSpec
 from lgzoo_tal.modules import graph
 from lgzoo_tal.modules.graph import CUTOFF, Graph, build_graph
@@ -60,7 +60,7 @@ def measure(args: Namespace) -> Iterator[tuple[Row, str]]:
 def build_uncached_graph(spec: ViTSpec) -> Graph:
     """Build a graph as if it were the first of this process."""
     graph._build_topology.cache_clear()
-    _shapes.cache_clear()
+    _get_shapes.cache_clear()
     return build_graph(spec)
 
 

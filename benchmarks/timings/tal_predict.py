@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from learngene_zoo.families.spec import Spec
-from learngene_zoo.families.tensors import empty
+from learngene_zoo.families.tensors import build_empty
 from learngene_zoo.families.vit.names import ARCHITECTURES, arguments
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.method.contract import METHODS
@@ -132,7 +132,7 @@ def get_variant(name: str) -> HypernetSpec:
 
 def predict_model(hypernet: Hypernet, spec: ViTSpec) -> torch.nn.Module:
     """Return the model with the predicted tensors, which are not copied."""
-    model = empty(spec)
+    model = build_empty(spec)
     model.load_state_dict(hypernet.predict(build_graph(spec)), strict=True, assign=True)
     return model.eval()
 

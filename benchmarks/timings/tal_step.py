@@ -27,12 +27,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from learngene_zoo.families.tensors import initial, model_of
+from learngene_zoo.families.tensors import build_model, initialise
 from learngene_zoo.families.vit.names import ARCHITECTURES
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.settings import Recipe
-from learngene_zoo.training.distillation import divergence
-from learngene_zoo.training.loop import parameter_groups
+from learngene_zoo.training.distillation import compute_divergence
+from learngene_zoo.training.loop import make_parameter_groups
 from lgzoo_tal.config import Guidance
 from lgzoo_tal.logah import SMALL
 from lgzoo_tal.modules.graph import SINK, build_graph
@@ -114,7 +114,9 @@ def measure_row(args: Namespace) -> Row:
     torch.set_num_threads(1)
     guidance, batch = ROWS[name], make_random_batch(device)
     guide = (
-        Guide(model_of(TEACHER, initial(TEACHER, SEED)).to(device), guidance) if guidance else None
+        Guide(build_model(TEACHER, initialise(TEACHER, SEED)).to(device), guidance)
+        if guidance
+        else None
     )
     embedding = torch.randn(TEACHER.width, generator=torch.Generator().manual_seed(SEED))
     task_spec = TaskSpec(classes=TARGET.classes, embedding=None if guide else embedding.to(device))
@@ -134,7 +136,7 @@ def measure_row(args: Namespace) -> Row:
     check_equal(ours, plain)
     tensors = {
         key: tensor.detach().to(device).requires_grad_()
-        for key, tensor in initial(TARGET, SEED).items()
+        for key, tensor in initialise(TARGET, SEED).items()
     }
     parts: dict[str, Callable[[], object]] = {
         "ours_s": ours,
@@ -158,7 +160,7 @@ class Step:
     def __init__(self, hypernet: Hypernet, loss: Callable[[], Tensor]) -> None:
         self.hypernet, self.loss = hypernet, loss
         self.optimizer = torch.optim.AdamW(
-            parameter_groups(hypernet, Recipe(weight_decay=0.01)), lr=LR, fused=True
+            make_parameter_groups(hypernet, Recipe(weight_decay=0.01)), lr=LR, fused=True
         )
 
     def backward(self) -> float:
@@ -200,7 +202,7 @@ def compute_plain_loss(
         ]
     )
     projected = functional.linear(feature, *matrix)
-    distance = divergence(projected, target, settings.temperature, settings.direction)
+    distance = compute_divergence(projected, target, settings.temperature, settings.direction)
     if settings.reduction == "classes":
         distance = distance / task_spec.classes
     return (1 - settings.alpha) * cross_entropy + settings.alpha * distance + norm

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
-from learngene_zoo.errors import unknown
+from learngene_zoo.errors import refuse_unknown
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -27,7 +27,7 @@ def refuse_unknown_arguments(function: Callable[P, R]) -> Callable[P, R]:
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         for name in kwargs:
             if name not in names:
-                raise unknown("argument", name, names)
+                raise refuse_unknown("argument", name, names)
         return function(*args, **kwargs)
 
     return call

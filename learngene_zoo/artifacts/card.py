@@ -20,16 +20,21 @@ from learngene_zoo.artifacts.records import (
     CardRecord,
     LearngeneConfig,
     TaskRecord,
-    dataset_of,
-    joint_licence,
-    package_of_method,
+    find_dataset,
+    find_package_of_method,
+    join_licences,
 )
-from learngene_zoo.artifacts.worth import METRICS, list_evaluations, worth_results, worth_section
+from learngene_zoo.artifacts.worth import (
+    METRICS,
+    list_evaluations,
+    list_worth_results,
+    render_worth,
+)
 from learngene_zoo.errors import BadFile
-from learngene_zoo.families.family import cost
+from learngene_zoo.families.family import count_cost
 from learngene_zoo.families.spec import Spec, TextSpec
 from learngene_zoo.settings import from_json, to_json
-from learngene_zoo.text import make_printable, printable, render_markdown
+from learngene_zoo.text import escape_controls, make_printable, render_markdown
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult
@@ -62,13 +67,15 @@ class ArtifactLocation:
     members: tuple[tuple[str, Spec], ...] = ()  # the descendants in the same repository, by folder
 
 
-def learngene_card(config: LearngeneConfig, location: ArtifactLocation = ArtifactLocation()) -> str:
+def render_learngene_card(
+    config: LearngeneConfig, location: ArtifactLocation = ArtifactLocation()
+) -> str:
     """Render the README.md of a learngene folder."""
     licence = location.licence if config.licence == "unknown" else config.licence
     about = config.card or CardRecord()
     pipeline = name_pipeline(config.spec)
-    results = worth_results(about.worth, pipeline) if about.worth else []
-    package = package_of_method(config.versions)
+    results = list_worth_results(about.worth, pipeline) if about.worth else []
+    package = find_package_of_method(config.versions)
     front = render_front_matter(
         licence,
         library_name="learngene_zoo",
@@ -92,11 +99,11 @@ def learngene_card(config: LearngeneConfig, location: ArtifactLocation = Artifac
         location=location,
         about=about,
         licence=licence,
-        kind=_kind(config.spec),
+        kind=_name_kind(config.spec),
         is_of_texts=config.spec.image_size is None,
-        price=cost(config.spec),
-        members=[(folder, spec, cost(spec)) for folder, spec in location.members],
-        evaluation=worth_section(about.worth) if about.worth and about.worth.rows else [],
+        price=count_cost(config.spec),
+        members=[(folder, spec, count_cost(spec)) for folder, spec in location.members],
+        evaluation=render_worth(about.worth) if about.worth and about.worth.rows else [],
         facts=to_json(facts),
         metrics=to_json(config.metrics),
         details=to_json(config.details),
@@ -105,7 +112,7 @@ def learngene_card(config: LearngeneConfig, location: ArtifactLocation = Artifac
     )
 
 
-def descendant_card(
+def render_descendant_card(
     config: Mapping[str, Any], location: ArtifactLocation = ArtifactLocation()
 ) -> str:
     """Render the README.md of a model's folder from its config.json.
@@ -117,8 +124,8 @@ def descendant_card(
     ancestries = [
         from_json(AncestryRecord, item, "ancestry") for item in to_json(ours.get("ancestries", ()))
     ]
-    tasks = _tasks(ours)
-    inherited_licence = joint_licence(record.licence for record in ancestries)
+    tasks = _list_tasks(ours)
+    inherited_licence = join_licences(record.licence for record in ancestries)
     licence = inherited_licence if ancestries else str(ours.get("licence", "unknown"))
     licence = location.licence if licence == "unknown" else licence
     method, control = str(ours.get("method", "unknown")), ours.get("control")
@@ -152,8 +159,8 @@ def descendant_card(
         front=front,
         name=name,
         spec=spec,
-        price=cost(spec),
-        kind=_kind(spec),
+        price=count_cost(spec),
+        kind=_name_kind(spec),
         is_of_timm=host == "timm",
         is_of_texts=not of_images,
         method=method,
@@ -175,10 +182,10 @@ def descendant_card(
     )
 
 
-def timm_card(config: Mapping[str, Any]) -> str:
+def render_timm_card(config: Mapping[str, Any]) -> str:
     """Render the README.md of a folder with a classifier of timm's that was trained here."""
     ours: Mapping[str, Any] = config["learngene"]
-    licence, tasks = str(ours.get("licence", "unknown")), _tasks(ours)
+    licence, tasks = str(ours.get("licence", "unknown")), _list_tasks(ours)
     metrics = ours.get("metrics")
     front = render_front_matter(
         licence,
@@ -201,7 +208,7 @@ def timm_card(config: Mapping[str, Any]) -> str:
     )
 
 
-def notes_of(old: Path) -> str:
+def read_notes(old: Path) -> str:
     """Return the section of a card that is kept when the card is rendered again.
 
     Raises `BadFile` if the card cannot be read.
@@ -251,7 +258,7 @@ def list_results(
     """Return the metric of the task on validation and test data for the Hub's model index."""
     from huggingface_hub import EvalResult
 
-    name = printable(tasks[0].name if tasks else str(metrics.get("task") or ""))
+    name = escape_controls(tasks[0].name if tasks else str(metrics.get("task") or ""))
     return [
         EvalResult(
             task_type=name_pipeline(spec),
@@ -291,7 +298,7 @@ def list_packages(versions: Mapping[str, str]) -> list[tuple[str, str, bool]]:
 def list_datasets(records: Iterable[TaskRecord]) -> list[str]:
     """Return the Hub's names of the data sets that are on the Hub."""
     return sorted(
-        {name for name in (dataset_of(record.source) for record in records) if name is not None}
+        {name for name in (find_dataset(record.source) for record in records) if name is not None}
     )
 
 
@@ -314,11 +321,11 @@ def tag_of(spec: Spec) -> str:
     return spec.family if isinstance(spec, TextSpec) else "vision-transformer"
 
 
-def _tasks(ours: Mapping[str, Any]) -> list[TaskRecord]:
+def _list_tasks(ours: Mapping[str, Any]) -> list[TaskRecord]:
     """Return the task on which a model was trained, if there is one."""
     trained_on = ours.get("trained_on")
     return [from_json(TaskRecord, to_json(trained_on), "trained_on")] if trained_on else []
 
 
-def _kind(spec: Spec) -> str:
+def _name_kind(spec: Spec) -> str:
     return "segmentation" if spec.dense else "classification"

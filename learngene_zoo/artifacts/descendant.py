@@ -21,13 +21,13 @@ from learngene_zoo.artifacts.records import (
     Control,
     check_format,
     check_not_converted,
-    joint_licence,
+    join_licences,
     read_provenance,
 )
 from learngene_zoo.atomic import new_folder
-from learngene_zoo.errors import BadFile, WrongCall, unknown
+from learngene_zoo.errors import BadFile, WrongCall, refuse_unknown
 from learngene_zoo.families import tensors
-from learngene_zoo.families.family import Convention, Cost, cost, table_of
+from learngene_zoo.families.family import Convention, Cost, count_cost, get_table
 from learngene_zoo.families.spec import (
     USUAL_VIEW,
     Fit,
@@ -41,30 +41,30 @@ from learngene_zoo.families.spec import (
 from learngene_zoo.families.tensors import (
     Model,
     Scheme,
+    build_model,
     check_state,
     fill_missing_tensors,
-    initial,
-    model_of,
-    shapes,
+    get_shapes,
+    initialise,
 )
 from learngene_zoo.families.timm_config import (
     check_agreement,
     check_keys,
-    image_settings,
-    normalisation,
-    pretrained_cfg,
-    timm_config,
-    view_in,
+    read_image_settings,
+    read_normalisation,
+    read_view,
+    write_pretrained_cfg,
+    write_timm_config,
 )
 from learngene_zoo.families.transformers_config import check_agreement as check_text_agreement
 from learngene_zoo.families.transformers_config import (
     check_tokenizer,
     class_names_in,
+    find_names,
     fingerprint_tokenizer,
-    names_of,
+    read_text_format,
     read_tokenizer_files,
-    text_format_of,
-    transformers_config,
+    write_transformers_config,
 )
 from learngene_zoo.settings import Json, fingerprint, from_json, to_json
 from learngene_zoo.storage import (
@@ -145,7 +145,7 @@ class Descendant:
         Raises `WrongCall` for a model of texts without a tokenizer.
         """
         if isinstance(self.spec, TextSpec):
-            return text_format_of(self.spec, self.files)
+            return read_text_format(self.spec, self.files)
         spec = require_pictures(self.spec)
         return InputFormat(
             image_size=spec.image_size,
@@ -161,14 +161,14 @@ class Descendant:
         records = self.provenance.get("ancestries")
         if not isinstance(records, (list, tuple)) or not records:
             records = [self.provenance]
-        return joint_licence(
+        return join_licences(
             str(record.get("licence", "unknown")) if isinstance(record, Mapping) else "unknown"
             for record in records
         )
 
     def cost(self, convention: Convention = "exact") -> Cost:
         """Return parameters and FLOPs of one image."""
-        return cost(self.spec, convention)
+        return count_cost(self.spec, convention)
 
     def model(self, device: str = "cpu") -> Model:
         """Return timm's or transformers' module in eval mode, trainable, fp32.
@@ -176,12 +176,12 @@ class Descendant:
         It shares no memory with `state`.
         """
         if isinstance(self.spec, TextSpec):
-            return model_of(self.spec, self.state, class_names=self.class_names).to(device)
-        images = pretrained_cfg(
+            return build_model(self.spec, self.state, class_names=self.class_names).to(device)
+        images = write_pretrained_cfg(
             self.spec, mean=self.mean, std=self.std, licence=self.licence, view=self.view
         )
         labels = {"label_names": list(self.class_names)} if self.class_names else {}
-        module = model_of(self.spec, self.state, pretrained_cfg={**images, **labels})
+        module = build_model(self.spec, self.state, pretrained_cfg={**images, **labels})
         return module if device == "cpu" else module.to(device)
 
     def with_state(self, state: StateDict, **changes: object) -> Descendant:
@@ -202,9 +202,9 @@ class Descendant:
         if self.has_head_for(task, names, dense=dense):
             return replace(self, task=task, class_names=names)
         spec = self.spec.with_(classes=len(names), dense=dense)
-        spec_names = shapes(spec)  # without pooling, if the head is for pixels
-        backbone = tensors.only(
-            self.state, lambda name: name in spec_names and not table_of(spec).is_head(name)
+        spec_names = get_shapes(spec)  # without pooling, if the head is for pixels
+        backbone = tensors.select_tensors(
+            self.state, lambda name: name in spec_names and not get_table(spec).is_head(name)
         )
         fresh = assemble(spec, backbone, seed=seed, mean=self.mean, std=self.std)
         return replace(
@@ -242,9 +242,9 @@ class Descendant:
             "task": self.task,
         }
         host = (
-            transformers_config(self.spec, self.class_names)
+            write_transformers_config(self.spec, self.class_names)
             if isinstance(self.spec, TextSpec)
-            else timm_config(
+            else write_timm_config(
                 self.spec,
                 mean=self.mean,
                 std=self.std,
@@ -275,14 +275,14 @@ class Descendant:
         """
         import torch
 
-        from learngene_zoo.artifacts.card import descendant_card
+        from learngene_zoo.artifacts.card import render_descendant_card
 
         state = tensors.cast(self.state, {"fp32": torch.float32, "fp16": torch.float16}[dtype])
         config = self.config()
         with new_folder(Path(path), force, before) as draft:
             write_json(draft / CONFIG, config)
             write_tensors(draft / WEIGHTS, state)
-            for name, text in {"README.md": descendant_card(config), **self.files}.items():
+            for name, text in {"README.md": render_descendant_card(config), **self.files}.items():
                 (draft / name).write_text(text, encoding="utf-8")
         return Path(path)
 
@@ -373,12 +373,12 @@ def load_descendant(path: Path | str) -> Descendant:
     }
     record = from_json(_DescendantRecord, record_fields, f"{where}: learngene")
     read_provenance(ours, f"{where}: learngene")
-    inputs = (_read_images if names_of(record.spec) is None else _read_texts)(
+    inputs = (_read_images if find_names(record.spec) is None else _read_texts)(
         config, record.spec, folder
     )
     state = Tensors(folder / WEIGHTS)
     check_state(state, record.spec, str(state.path))
-    absent = sorted(set(record.inherited) - set(shapes(record.spec)))
+    absent = sorted(set(record.inherited) - set(get_shapes(record.spec)))
     if absent:
         raise BadFile(f"{where}: inherited names {absent[0]!r}, which this model does not have")
     try:
@@ -400,10 +400,10 @@ def _read_images(config: Mapping[str, Json], spec: Spec, folder: Path) -> dict[s
     where = str(folder / CONFIG)
     check_keys(config, where)
     check_agreement(config, spec, where)
-    images = image_settings(config, where)
-    mean, std = normalisation(images, spec.channels)
+    images = read_image_settings(config, where)
+    mean, std = read_normalisation(images, spec.channels)
     names = tuple(images.get("label_names", ()))
-    return {"class_names": names, "mean": mean, "std": std, "view": view_in(images, where)}
+    return {"class_names": names, "mean": mean, "std": std, "view": read_view(images, where)}
 
 
 def _read_texts(config: Mapping[str, Json], spec: Spec, folder: Path) -> dict[str, Any]:
@@ -435,20 +435,20 @@ def apply_control(descendant: Descendant, control: Control, seed: int) -> Descen
     inherited knowledge, and the gain of `shuffled` over random weights is the scale of the
     inherited numbers. `stem` keeps the inherited stem and final norm and draws every other
     inherited tensor as timm does, `stem_fan_in` with a standard deviation of 1/sqrt(fan in): see
-    `initial`.
+    `initialise`.
 
     Raises `WrongCall` for a control that does not exist.
     """
     if control not in CONTROLS:
-        raise unknown("control", control, CONTROLS)
+        raise refuse_unknown("control", control, CONTROLS)
     if control == "shuffled":
         return descendant.with_state(
             tensors.shuffle_tensors(descendant.state, descendant.inherited, seed)
         )
-    table = table_of(descendant.spec)
+    table = get_table(descendant.spec)
     stem_names = {
         name for name in descendant.inherited if table.is_stem(name) or table.is_final_norm(name)
     }
     scheme: Scheme = "fan_in" if control == "stem_fan_in" else "timm"
-    fresh = initial(descendant.spec, seed, scheme, names=descendant.inherited - stem_names)
+    fresh = initialise(descendant.spec, seed, scheme, names=descendant.inherited - stem_names)
     return descendant.with_state({**descendant.state, **fresh}, inherited=frozenset(stem_names))

@@ -92,7 +92,7 @@ class Learngene:
         Raises `Refused` if the folder exists and `force` is not set, and `WrongCall` if the config
         does not name its method.
         """
-        from learngene_zoo.artifacts.card import learngene_card
+        from learngene_zoo.artifacts.card import render_learngene_card
 
         if not self.config.method:
             raise WrongCall(
@@ -106,7 +106,10 @@ class Learngene:
                     del config[name]
             write_json(draft / CONFIG, config)
             write_tensors(draft / WEIGHTS, self.state)
-            for name, text in {"README.md": learngene_card(self.config), **self.files}.items():
+            for name, text in {
+                "README.md": render_learngene_card(self.config),
+                **self.files,
+            }.items():
                 (draft / name).write_text(text, encoding="utf-8")
         return Path(path)
 

@@ -31,8 +31,8 @@ from learngene_zoo.atomic import new_file
 from learngene_zoo.errors import BadFile, ZooError
 from learngene_zoo.runs.run import is_first
 from learngene_zoo.settings import to_json
-from learngene_zoo.storage import digest_of_state, read_json, sha256
-from learngene_zoo.text import shell_word
+from learngene_zoo.storage import compute_sha256, digest_of_state, read_json
+from learngene_zoo.text import quote_word
 
 FILE, LOCK, FORMAT = "own_data.json", "own_data.lock", 1
 MAX_ARTIFACTS, MAX_REFERENCES, MAX_LENGTH = 1000, 64, 2048
@@ -116,7 +116,7 @@ def find_origin(reference: str) -> LocalOrigin | None:
 
 
 @contextmanager
-def in_python() -> Iterator[None]:
+def use_python_names() -> Iterator[None]:
     """Make messages name Python arguments instead of command line options, within this context."""
     token = _IN_PYTHON.set(True)
     try:
@@ -129,7 +129,7 @@ def name_option(option: str, value: str) -> str:
     """Return the argument that names a value: `--task folder:mine`, or `task="folder:mine"`."""
     if _IN_PYTHON.get():
         return f"{option}={json.dumps(value, ensure_ascii=False)}"
-    return f"--{option} {shell_word(value)}"
+    return f"--{option} {quote_word(value)}"
 
 
 # Stored origins: in memory for the session, and of written artifacts in a file.
@@ -141,7 +141,7 @@ _ignored: set[Path] = set()  # files that the user was told of
 def identify(artifact: LocalArtifact) -> str:
     """Return the digest of an artifact: of its config and every tensor, or of its file."""
     if artifact.folder is not None and artifact.folder.is_file():
-        return sha256(artifact.folder)
+        return compute_sha256(artifact.folder)
     content: Any = artifact
     config = to_json(content.config() if callable(content.config) else content.config)
     if "tensors" in config:  # an artifact in memory lists none yet
@@ -171,7 +171,7 @@ def remember_file(file: Path, origins: Origins) -> None:
     storable = {name: origin for name, origin in origins.items() if _is_storable(name, origin)}
     if storable and is_first():
         with suppress(OSError, ZooError):
-            _keep(sha256(file), storable, is_written=True)
+            _keep(compute_sha256(file), storable, is_written=True)
 
 
 def _keep(digest: str, origins: Origins, is_written: bool) -> None:
@@ -186,10 +186,10 @@ def _keep(digest: str, origins: Origins, is_written: bool) -> None:
 def recall(artifact: LocalArtifact) -> Origins:
     """Return the origins of an artifact, if it was made on this machine."""
     digest = identify(artifact)
-    return _session.get(digest) or _read(_folder()).get(digest, {})
+    return _session.get(digest) or _read(_find_folder()).get(digest, {})
 
 
-def _folder() -> Path:
+def _find_folder() -> Path:
     return Path(os.path.expanduser(os.environ.get("LGZOO_CACHE") or "~/.cache/learngene_zoo"))
 
 
@@ -202,21 +202,21 @@ def _write(digest: str, origins: Origins) -> None:
     """Add an artifact to the file; the oldest leave it when there are too many."""
     from filelock import FileLock, Timeout
 
-    folder = _folder()
+    folder = _find_folder()
     folder.mkdir(parents=True, exist_ok=True)
     with suppress(Timeout), FileLock(folder / LOCK, timeout=LOCK_SECONDS):
         artifacts = _read(folder)
         artifacts.pop(digest, None)
         artifacts[digest] = origins
         entries = list(artifacts.items())[-MAX_ARTIFACTS:]
-        while len(text := _to_text(entries)) > MAX_BYTES:
+        while len(text := _format_value(entries)) > MAX_BYTES:
             entries = entries[len(entries) // 4 + 1 :]
         with new_file(folder / FILE, force=True) as draft:
             draft.write_text(text, encoding="utf-8")
             draft.chmod(0o600)
 
 
-def _to_text(entries: list[tuple[str, Origins]]) -> str:
+def _format_value(entries: list[tuple[str, Origins]]) -> str:
     artifacts = {
         digest: {name: [o.location, o.stamp] for name, o in origins.items()}
         for digest, origins in entries

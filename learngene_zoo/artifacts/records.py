@@ -209,7 +209,7 @@ class LearngeneConfig:
     def with_details(self, details: Any) -> LearngeneConfig:
         """Return a copy with the method's record, a frozen dataclass.
 
-        `method.details_of` reads it back.
+        `parse_details` reads it back.
         """
         written = {name: value for name, value in to_json(details).items() if value is not None}
         return replace(self, details=written)
@@ -217,7 +217,7 @@ class LearngeneConfig:
     @property
     def licence(self) -> str:
         """Return the licence of the ancestry models; "unknown" if any of theirs is."""
-        return joint_licence(record.licence for record in self.ancestries)
+        return join_licences(record.licence for record in self.ancestries)
 
     @property
     def normalisation(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -274,7 +274,7 @@ def check_format(data: Mapping[str, Json], where: str) -> None:
         )
 
 
-def joint_licence(licences: Iterable[str]) -> str:
+def join_licences(licences: Iterable[str]) -> str:
     """Return the licence of a work that combines several.
 
     "unknown" if that of any is, or if there is none.
@@ -318,7 +318,7 @@ class Provenance:
         """The licence of the ancestry models; of a model without any its licence."""
         if not self.ancestries:
             return self.licence
-        return joint_licence(record.licence for record in self.ancestries)
+        return join_licences(record.licence for record in self.ancestries)
 
 
 def read_provenance(data: Mapping[str, Json], where: str) -> Provenance:
@@ -344,13 +344,13 @@ def check_metrics(metrics: Mapping[str, Any], where: str) -> None:
     """
     for name, value in metrics.items():
         if name.endswith(("accuracy", "mIoU")):
-            for number in _leaves(value):
+            for number in _list_leaves(value):
                 if not (isinstance(number, (int, float)) and 0 <= number <= 1):
                     raise BadFile(
                         f"{where}: {name} is {number!r:.40}; expected a number from 0 to 1"
                     )
         elif name.endswith(("images", "epochs", "steps")):
-            for number in _leaves(value):
+            for number in _list_leaves(value):
                 if type(number) is not int or not 0 <= number <= 10**15:
                     raise BadFile(
                         f"{where}: {name} is {number!r:.40}; expected a whole number from 0 on"
@@ -361,12 +361,12 @@ def check_metrics(metrics: Mapping[str, Any], where: str) -> None:
                     check_metrics(inner, f"{where}: {name}")
 
 
-def _leaves(value: Any) -> list[Any]:
+def _list_leaves(value: Any) -> list[Any]:
     """Return the values in nested lists and objects."""
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, (list, tuple)):
-        return [leaf for item in value for leaf in _leaves(item)]
+        return [leaf for item in value for leaf in _list_leaves(item)]
     return [] if value is None else [value]
 
 
@@ -374,7 +374,7 @@ OWN_PACKAGES = ("learngene_zoo", "torch", "timm", "safetensors", "accelerate", "
 
 
 @cache
-def versions() -> Mapping[str, str]:
+def list_versions() -> Mapping[str, str]:
     """Return the installed versions of this package and of those that its numerics depend on."""
     installed = {"learngene_zoo": __version__}
     for package in OWN_PACKAGES[1:]:
@@ -385,7 +385,7 @@ def versions() -> Mapping[str, str]:
     return installed
 
 
-def package_of_method(versions: Mapping[str, str]) -> dict[str, str]:
+def find_package_of_method(versions: Mapping[str, str]) -> dict[str, str]:
     """Return the package of a learngene's method with its version; {} for one of this project.
 
     `versions` are those that the learngene records.
@@ -402,7 +402,7 @@ def is_own_data(reference: str) -> bool:
     return ":" in reference
 
 
-def dataset_of(source: str) -> str | None:
+def find_dataset(source: str) -> str | None:
     """Return the Hub's name of the data set of a task's images, if it is on the Hub."""
     match = re.fullmatch(rf"(?:hf:)?({HUB_ID})(?:[:@].*)?", source)
     return match[1] if match else None

@@ -22,12 +22,12 @@ from learngene_zoo.artifacts.records import (
     check_format,
     check_not_transformers,
     is_model_config,
-    joint_licence,
+    join_licences,
     parse_reference,
 )
-from learngene_zoo.errors import BadFile, WrongCall, nearest, unknown
+from learngene_zoo.errors import BadFile, WrongCall, find_nearest, refuse_unknown
 from learngene_zoo.families.spec import LIMITS, PictureSpec
-from learngene_zoo.hub.client import SCHEME, cached_repository, reference_to_hub
+from learngene_zoo.hub.client import SCHEME, find_cached_repository, parse_hub_reference
 from learngene_zoo.runs.folder import is_unfinished
 from learngene_zoo.storage import (
     CONFIG,
@@ -47,16 +47,16 @@ _HUB = re.compile(r"[\w.-]+/[\w.-]+(@[\w.-]+)?")
 
 
 @cache
-def cards_folder() -> Path:
+def find_cards_folder() -> Path:
     """Return the folder of the cards, which need not exist."""
     package = Path(__file__).resolve().parents[1]
     inside = package / "cards"
     return inside if inside.is_dir() else package.parent / "cards"
 
 
-def names() -> list[str]:
+def list_names() -> list[str]:
     """Return the names of all cards, sorted, without reading them."""
-    folder = cards_folder()
+    folder = find_cards_folder()
     if not folder.is_dir():
         return []
     with os.scandir(folder) as entries:
@@ -65,9 +65,9 @@ def names() -> list[str]:
         )
 
 
-def learngenes() -> list[str]:
+def list_learngenes() -> list[str]:
     """Return the names of all learngene cards (those that do not start with `ancestry-`)."""
-    return [name for name in names() if not name.startswith("ancestry-")]
+    return [name for name in list_names() if not name.startswith("ancestry-")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +96,7 @@ class ShelfEntry:
                 raise TypeError(f"{size} is {value!r:.40}; it must be between 1 and {LIMITS[size]}")
 
 
-def entry(folder: Path) -> ShelfEntry | None:
+def read_entry(folder: Path) -> ShelfEntry | None:
     """Return the list entry of a card, from one reading of its config.json; None for a model.
 
     The rest of the config is checked when the learngene is opened. Raises `BadFile` if these facts
@@ -120,7 +120,7 @@ def entry(folder: Path) -> ShelfEntry | None:
             if "vocabulary" in spec
             else spec.get("image_size", PictureSpec.image_size),
             tasks=tuple(task["name"] for task in data.get("tasks", ())),
-            licence=joint_licence(
+            licence=join_licences(
                 record.get("licence", "unknown") for record in data.get("ancestries", ())
             ),
         )
@@ -149,9 +149,9 @@ def find(reference: str | Path, *, offline: bool = False) -> Path:
     path, text = Path(reference), str(reference)
     if text and (path / CONFIG).is_file() and not text.startswith(SCHEME):
         return path
-    card = card_of(text)
+    card = find_card(text)
     if card is not None:
-        return cards_folder() / card
+        return find_cards_folder() / card
     if text and path.is_dir():
         return path
     if path.is_file():
@@ -161,7 +161,7 @@ def find(reference: str | Path, *, offline: bool = False) -> Path:
             else ""
         )
         raise WrongCall(f"{path} is a file; give the folder that contains {CONFIG}{use}")
-    repository = reference_to_hub(text) if isinstance(reference, str) else None
+    repository = parse_hub_reference(text) if isinstance(reference, str) else None
     if repository is not None:
         from learngene_zoo.hub.fetch import fetch_repository
 
@@ -173,14 +173,14 @@ def find(reference: str | Path, *, offline: bool = False) -> Path:
         )
     if may_be_on_hub(text):
         raise WrongCall(f"no folder {text}; on the Hub it would be {SCHEME}{text} or {text}@main")
-    raise unknown("folder or learngene", text, learngenes())
+    raise refuse_unknown("folder or learngene", text, list_learngenes())
 
 
 def find_model(reference: str | Path, *, offline: bool = False) -> Path:
     """Return the folder of a model as `find` does; the error for none tells how to build one."""
     text = str(reference)
-    is_named = card_of(text) is not None or (
-        isinstance(reference, str) and reference_to_hub(text) is not None
+    is_named = find_card(text) is not None or (
+        isinstance(reference, str) and parse_hub_reference(text) is not None
     )
     if not is_named and not Path(reference).exists():
         raise missing_model(reference)
@@ -191,7 +191,7 @@ def missing_model(reference: str | Path) -> WrongCall:
     """Return the error for a reference to a model whose folder does not exist."""
     folder = Path(reference)
     run = folder.with_name(f"{folder.name}.run") if folder.name else folder
-    close = nearest(
+    close = find_nearest(
         folder.name, (config.parent.name for config in folder.parent.glob(f"*/{CONFIG}"))
     )
     hint = f"build one with `lgzoo expand --layers 7 -o {folder}`"
@@ -204,20 +204,21 @@ def missing_model(reference: str | Path) -> WrongCall:
     return WrongCall(f"there is no model at {folder}; {hint}")
 
 
-def reference(folder: Path) -> str:
+def make_reference(folder: Path) -> str:
     """Return a reference that `find` resolves to a folder.
 
     It is the name of a card, a repository at its commit, else the path.
     """
-    repository = cached_repository(folder) if "models--" in str(folder) else None
+    repository = find_cached_repository(folder) if "models--" in str(folder) else None
     if repository is not None:
         return str(repository)
-    return folder.name if folder.parent == cards_folder() and is_card(folder.name) else str(folder)
+    is_on_shelf = folder.parent == find_cards_folder() and is_card(folder.name)
+    return folder.name if is_on_shelf else str(folder)
 
 
 def is_card(name: str) -> bool:
     """Return whether the shelf has a card of that name."""
-    return name == Path(name).name and (cards_folder() / name / CONFIG).is_file()
+    return name == Path(name).name and (find_cards_folder() / name / CONFIG).is_file()
 
 
 def is_ours(source: str) -> bool:
@@ -238,12 +239,12 @@ def needs_task(task: str | None, provenance: Mapping[str, Any]) -> bool:
     return task is None and not all(map(is_ours, sources))
 
 
-def card_of(name: str) -> str | None:
+def find_card(name: str) -> str | None:
     """Return the card of that name or method; the `mini` one if a method has several."""
     for card in (name, f"{name}-{DEFAULT_SIZE}"):
         if is_card(card):
             return card
-    of_method = [card for card in names() if card.rpartition("-")[0] == name]
+    of_method = [card for card in list_names() if card.rpartition("-")[0] == name]
     if len(of_method) > 1:
         raise WrongCall(
             f"the shelf has several learngenes of {name}: {abbreviate_names(of_method)}; "
@@ -258,7 +259,7 @@ def abbreviate_names(cards: Sequence[str]) -> str:
     return ", ".join(cards[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
-def kind_of(folder: Path) -> Kind:
+def read_kind(folder: Path) -> Kind:
     """Return whether a folder holds a learngene or a model, by its config.json.
 
     Raises `BadFile` if it cannot be read, or is neither.
@@ -282,7 +283,7 @@ def load(reference: str | Path, *, offline: bool = False) -> Learngene | Descend
     Raises `WrongCall` if there is none, `BadFile` if it cannot be trusted, and as `find` does.
     """
     folder = find(reference, offline=offline)
-    if kind_of(folder) == "learngene":
+    if read_kind(folder) == "learngene":
         return load_learngene(folder)
     from learngene_zoo.artifacts.descendant import load_descendant
 

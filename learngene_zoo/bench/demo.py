@@ -9,17 +9,17 @@ scratch twins (two initialisations) and its controls: the same tensors shuffled,
 from collections.abc import Sequence
 from dataclasses import replace
 
-from learngene_zoo.bench.claims.contrasts import gains_over_images
+from learngene_zoo.bench.claims.contrasts import compute_gains_over_images
 from learngene_zoo.bench.grid.cell import Cell
-from learngene_zoo.bench.grid.grid import cells, family, standard_arms
-from learngene_zoo.bench.report.text_table import TextTable, markdown_table, percent
+from learngene_zoo.bench.grid.grid import list_cells, list_members, list_standard_arms
+from learngene_zoo.bench.report.text_table import TextTable, format_percent, render_table
 from learngene_zoo.bench.results.rows import Row
 from learngene_zoo.method.contract import BUNDLED
-from learngene_zoo.pretrained.ancestry import ancestry_spec
+from learngene_zoo.pretrained.ancestry import read_ancestry_spec
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import Json, Recipe
 from learngene_zoo.tasks.catalogue import DEFAULT_TARGET
-from learngene_zoo.text import human_count
+from learngene_zoo.text import format_count
 
 METHOD = "closed_form"
 RECIPE = Recipe(epochs=8, images=300, batch_size=50, lr=1e-3, warmup=0.8, augment="none")
@@ -43,11 +43,11 @@ def demo_grid(seed: int = 0, *, full: bool = False, offline: bool = False) -> li
     The depths start at a quarter of the ancestry model's; with `full` there are five depths and
     three seeds. Every cell uses the learngene of the one extraction with `seed`.
     """
-    arms = [arm for arm in standard_arms([METHOD]) if shown_as(arm.name, arm.control) in SHOWN]
-    deepest = ancestry_spec(BUNDLED, offline=offline).layers
-    depths = {member.spec.layers for member in family(arms[0], offline)}
+    arms = [arm for arm in list_standard_arms([METHOD]) if name_arm(arm.name, arm.control) in SHOWN]
+    deepest = read_ancestry_spec(BUNDLED, offline=offline).layers
+    depths = {member.spec.layers for member in list_members(arms[0], offline)}
     possible = sorted(layers for layers in depths if deepest <= 4 * layers < 4 * deepest)
-    grid = cells(
+    grid = list_cells(
         [DEFAULT_TARGET],
         arms,
         layers=spread_evenly(possible, 5 if full else 3),
@@ -63,7 +63,7 @@ def demo_grid(seed: int = 0, *, full: bool = False, offline: bool = False) -> li
     ]
 
 
-def shown_as(name: str, control: str | None) -> str:
+def name_arm(name: str, control: str | None) -> str:
     """Return the name of an arm in the table.
 
     A control has its own name, scratch that of its initialisation; arms that inherit are
@@ -85,14 +85,14 @@ def demo_rows(rows: Sequence[Row]) -> list[dict[str, Json]]:
     Each has the size, the accuracies, and the gains with their intervals over images.
     """
     return [
-        _line([row for row in rows if row.layers == layers])
+        _summarise_rows([row for row in rows if row.layers == layers])
         for layers in dict.fromkeys(row.layers for row in rows)
     ]
 
 
-def _line(rows: Sequence[Row]) -> dict[str, Json]:
-    renamed = [replace(row, arm=shown_as(row.arm, row.control)) for row in rows]
-    numbers = gains_over_images(renamed, SHOWN[0], RIVALS)
+def _summarise_rows(rows: Sequence[Row]) -> dict[str, Json]:
+    renamed = [replace(row, arm=name_arm(row.arm, row.control)) for row in rows]
+    numbers = compute_gains_over_images(renamed, SHOWN[0], RIVALS)
     sizes = {"layers": rows[0].layers, "params": rows[0].params, "flops": rows[0].flops}
     return {**sizes, **{key.replace(" ", "_"): value for key, value in numbers.items()}}
 
@@ -108,12 +108,12 @@ def sentence(line: dict[str, Json]) -> str:
             if line[f"{name}_high"] > 0
             else "; worse"
         )
-        value, interval = _points(line, name)
+        value, interval = _format_points(line, name)
         parts.append(f"{value} points over {rival} {interval}{note}")
     return f"{line['layers']} layers: " + ", ".join(parts)
 
 
-def markdown(lines: Sequence[dict[str, Json]]) -> str:
+def render_markdown(lines: Sequence[dict[str, Json]]) -> str:
     """Return the table of docs/demo.md: test accuracies in per cent, gains in points.
 
     The gains have 95 % intervals.
@@ -127,12 +127,14 @@ def markdown(lines: Sequence[dict[str, Json]]) -> str:
     )
     rows = []
     for line in lines:
-        sizes = (str(line["layers"]), human_count(line["params"]), human_count(line["flops"]))
-        accuracies = (percent(line[name.replace(" ", "_")]) for name in SHOWN)
-        rows.append((*sizes, *accuracies, *(" ".join(_points(line, name)) for name in GAINS)))
-    return markdown_table(TextTable("", heads, tuple(rows), texts=0))
+        sizes = (str(line["layers"]), format_count(line["params"]), format_count(line["flops"]))
+        accuracies = (format_percent(line[name.replace(" ", "_")]) for name in SHOWN)
+        rows.append(
+            (*sizes, *accuracies, *(" ".join(_format_points(line, name)) for name in GAINS))
+        )
+    return render_table(TextTable("", heads, tuple(rows), texts=0))
 
 
-def _points(line: dict[str, Json], name: str) -> tuple[str, str]:
+def _format_points(line: dict[str, Json], name: str) -> tuple[str, str]:
     value, low, high = (100 * line[f"{name}{end}"] for end in ("", "_low", "_high"))
     return f"{value:+.1f}", f"[{low:+.1f}, {high:+.1f}]"

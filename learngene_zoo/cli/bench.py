@@ -17,13 +17,13 @@ from learngene_zoo.bench.grid.grid import BudgetName
 from learngene_zoo.cli.bench_options import (
     COMPARED,
     MEASURED,
-    bench_options,
     build_cells,
     choose_tuning,
     list_given,
+    make_bench_options,
     split_words,
 )
-from learngene_zoo.cli.job import Job, job_of, print_lines, print_rows, print_table
+from learngene_zoo.cli.job import Job, print_lines, print_rows, print_table, take_job
 from learngene_zoo.cli.job import say as say_now
 from learngene_zoo.cli.options import check_tasks
 from learngene_zoo.cli.sections import RunningOption, SettingsCommand
@@ -31,8 +31,8 @@ from learngene_zoo.errors import BadFile, TrainingFailed, WrongCall
 from learngene_zoo.pretrained.sources import check_source
 from learngene_zoo.runs.progress import report_activity
 from learngene_zoo.settings import to_json
-from learngene_zoo.tasks.catalogue import tasks_named
-from learngene_zoo.text import human_seconds
+from learngene_zoo.tasks.catalogue import expand_suites
+from learngene_zoo.text import format_seconds
 
 if TYPE_CHECKING:
     from learngene_zoo.bench.grid.cell import Cell
@@ -53,15 +53,15 @@ def bench(
     **options: Any,
 ) -> None:
     """Measure what is missing, then print the results."""
-    job = job_of({**options, "workers": 0, "resume": False, "tracker": None})
+    job = take_job({**options, "workers": 0, "resume": False, "tracker": None})
     check_folder(job.out)
     references = split_words(suites)
     check_tasks(*filter(is_own_data, [*references, *split_words(options["task"])]))
     for source in options["ancestry"]:
         check_source(source)
-    executor = partial(executor_for, job, workers, ray=ray)
+    executor = partial(choose_executor, job, workers, ray=ray)
     if claim:
-        _claims(claim, options["budget"], job, executor)
+        _measure_claims(claim, options["budget"], job, executor)
         return
     if options["plan"] and options["report"]:
         raise WrongCall("--plan and --report exclude each other; choose one")
@@ -77,12 +77,12 @@ def _measure(
     """Run the grid that the command line describes."""
     from learngene_zoo.bench.grid.search import choose
     from learngene_zoo.bench.grid.tuning import (
+        apply_choices,
+        apply_default_rates,
         describe_tuning,
-        with_choices,
-        with_default_rates,
     )
-    from learngene_zoo.bench.report.cost_curve import cost_cells
-    from learngene_zoo.bench.report.report import note_grid
+    from learngene_zoo.bench.report.cost_curve import list_cost_cells
+    from learngene_zoo.bench.report.report import write_grid
     from learngene_zoo.bench.running.runner import run_grid
 
     anew = job.force
@@ -90,7 +90,7 @@ def _measure(
     with report_activity("planning the cells"):
         cells = build_cells(suites, options, job)
     cells = (
-        cost_cells(cells, tasks_named(split_words(options["extract_task"])))
+        list_cost_cells(cells, expand_suites(split_words(options["extract_task"])))
         if options["cost"]
         else cells
     )
@@ -110,13 +110,13 @@ def _measure(
         choices = choose(tuning.space, tuning.cell_of, measure)
     named = list_given(options)
     if tuning.small and not choices and "lr" not in named:
-        cells = with_default_rates(cells, named, job.run.offline)
-    cells = with_choices(cells, tuning.default_choices if tuning.space.size == 1 else choices)
+        cells = apply_default_rates(cells, named, job.run.offline)
+    cells = apply_choices(cells, tuning.default_choices if tuning.space.size == 1 else choices)
 
     def begin() -> None:
         methods = split_words(options["method"]) or COMPARED
         small = tuning.small if tuning.space.size > 1 and not choices else {}
-        note_grid(
+        write_grid(
             cells, job.out, cost=options["cost"], choices=choices, small=small, methods=methods
         )
         for line in describe_tuning(cells, choices, small):
@@ -136,11 +136,11 @@ def _print_plan(cells: list[Cell], tuning: GridTuning, job: Job) -> None:
     say_now(f"{more}nothing was started; images are those of training, over all epochs", job)
     seconds = [stage.seconds for stage in stages if stage.seconds is not None]
     if sum(seconds):
-        text = human_seconds(sum(seconds))
+        text = format_seconds(sum(seconds))
         say_now(f"one process takes about {text}; several at once (--workers) share it", job)
 
 
-def executor_for(job: Job, workers: int | None, cells: int, ray: str | None = None) -> Executor:
+def choose_executor(job: Job, workers: int | None, cells: int, ray: str | None = None) -> Executor:
     """Return the executor of the cells.
 
     By default there is one process for each core on a CPU; on a GPU the cells run in this process.
@@ -213,13 +213,13 @@ def _report(job: Job) -> None:
         say_now(f"{counts}; the same command retries them. The first: {failures[0].error}", job)
 
 
-def _claims(
+def _measure_claims(
     names: Sequence[str], budget: BudgetName, job: Job, executor: Callable[..., Executor]
 ) -> None:
     """Measure each claim and print its verdict; the claim's file describes the grid."""
     from learngene_zoo.bench.claims.arms import check_arms
     from learngene_zoo.bench.claims.file import find_claim, load_claim
-    from learngene_zoo.bench.claims.run import run_claim, verdict_path, verdict_text
+    from learngene_zoo.bench.claims.run import format_verdict, locate_verdict, run_claim
 
     context = click.get_current_context()
     for option in MEASURED:
@@ -245,9 +245,9 @@ def _claims(
             claim, job.out, job.run, executor(cells=MANY), partial(say_now, job=job), budget=size
         )
         if not job.as_json:
-            print_lines([*verdict_text(claim, verdict), ""])
+            print_lines([*format_verdict(claim, verdict), ""])
         about = {"claim": claim.name, "verdict": verdict.verdict, "expected": claim.expected}
-        path = str(verdict_path(claim, job.out, size))
+        path = str(locate_verdict(claim, job.out, size))
         for finding in verdict.findings:
             rows.append(
                 {
@@ -291,6 +291,6 @@ command = SettingsCommand(
             help="Run cells on a Ray cluster: HOST:PORT, ray://HOST:PORT or auto; without an "
             "address, on this machine.",
         ),
-        *bench_options("bench"),
+        *make_bench_options("bench"),
     ],
 )

@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from learngene_zoo.bench.grid.grid import AUGMENTS, BUDGETS, RATES, RECIPE
-from learngene_zoo.cli.extract import ancestry_option, image_size_option
-from learngene_zoo.cli.job import Job, WholeNumber, job_options, note
+from learngene_zoo.cli.extract import make_ancestry_option, make_image_size_option
+from learngene_zoo.cli.job import Job, WholeNumber, make_job_options, print_note
 from learngene_zoo.cli.options import (
     complete_tasks,
     list_typed,
-    options_of,
+    make_options,
     parse_setting,
-    settings_from_options,
+    read_settings,
 )
 from learngene_zoo.cli.sections import DetailOption, RunningOption
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.method.contract import METHODS
 from learngene_zoo.runs.run import MAX_THREADS
 from learngene_zoo.storage import parse_json
-from learngene_zoo.tasks.catalogue import tasks_named
+from learngene_zoo.tasks.catalogue import expand_suites
 
 if TYPE_CHECKING:
     from learngene_zoo.bench.grid.cell import Cell
@@ -106,34 +106,34 @@ def build_cells(suites: Sequence[str], options: dict[str, Any], job: Job) -> lis
 
     Prints a note for sizes that a method cannot build, and for a method that is given twice.
     """
-    from learngene_zoo.bench.grid.grid import cells, choose_tasks, standard_arms
+    from learngene_zoo.bench.grid.grid import choose_tasks, list_cells, list_standard_arms
 
     budget = BUDGETS[options["budget"]]
     tasks = choose_tasks(budget, suites, split_words(options["task"]))
     methods = split_words(options["method"]) or COMPARED
     for name in dict.fromkeys(methods):
         if methods.count(name) > 1:
-            note(f"{name} is given {methods.count(name)} times; it is measured once")
-    extraction_tasks = tasks_named(split_words(options["extract_task"]))
+            print_note(f"{name} is given {methods.count(name)} times; it is measured once")
+    extraction_tasks = expand_suites(split_words(options["extract_task"]))
     if extraction_tasks and not options["cost"]:
         check_extraction_tasks(methods)
-    arms = standard_arms(
+    arms = list_standard_arms(
         methods,
         preset=options["preset"],
-        settings=_settings(options["set"], options["preset"]),
+        settings=_parse_settings(options["set"], options["preset"]),
         ancestries=options["ancestry"],
         tasks=extraction_tasks,
         leave_out=options["leave_out"],
         image_size=options["image_size"],
     )
     seeds = budget.seeds if options["seeds"] is None else options["seeds"]
-    recipe = settings_from_options(replace(RECIPE, images=budget.images))
+    recipe = read_settings(replace(RECIPE, images=budget.images))
     recipe = replace(recipe, lr=list_given(options).get("lr", recipe.lr))
-    return cells(
+    return list_cells(
         tasks,
         arms,
         layers=options["layers"] or (() if options["size"] else budget.layers),
-        sizes=[_size(text) for text in options["size"]],
+        sizes=[_parse_size(text) for text in options["size"]],
         epochs=options["epochs"] or budget.epochs,
         seeds=range(job.run.seed, job.run.seed + seeds),
         recipe=recipe,
@@ -141,7 +141,7 @@ def build_cells(suites: Sequence[str], options: dict[str, Any], job: Job) -> lis
         split=options["split"],
         head=options["head"],
         offline=job.run.offline,
-        say=note,
+        say=print_note,
     )
 
 
@@ -164,18 +164,18 @@ def split_words(values: Sequence[str]) -> tuple[str, ...]:
     )
 
 
-def _size(text: str) -> dict[str, Json]:
+def _parse_size(text: str) -> dict[str, Json]:
     """Parse a size: `low=3,high=3` gives `{"low": 3, "high": 3}`."""
     sizes: dict[str, Json] = {}
     for part in text.split(","):
         name, equals, value = part.partition("=")
         if not (name.strip() and equals and value.strip()):
             raise WrongCall(f"--size: expected NAME=VALUE,..., as low=3,high=3, got {text!r}")
-        sizes[name.strip().replace("-", "_")] = _value(value)
+        sizes[name.strip().replace("-", "_")] = _parse_value(value)
     return sizes
 
 
-def _settings(values: Sequence[str], preset: str | None) -> dict[str, dict[str, Json]]:
+def _parse_settings(values: Sequence[str], preset: str | None) -> dict[str, dict[str, Json]]:
     """Parse the values of `--set`: `lsamd.keep=1,3` gives `{"lsamd": {"keep": (1, 3)}}`.
 
     Values are parsed as those of the options of `lgzoo extract METHOD`.
@@ -193,7 +193,7 @@ def _settings(values: Sequence[str], preset: str | None) -> dict[str, dict[str, 
     return settings
 
 
-def _value(text: str) -> Json:
+def _parse_value(text: str) -> Json:
     """Return the text as a JSON value, or unchanged if it is not JSON."""
     try:
         return parse_json(text.encode())
@@ -201,7 +201,7 @@ def _value(text: str) -> Json:
         return text
 
 
-def grid_options() -> list[click.Option]:
+def make_grid_options() -> list[click.Option]:
     """Return the options that describe the grid."""
     names = ", ".join(BUDGETS)
     return [
@@ -305,14 +305,14 @@ def grid_options() -> list[click.Option]:
             help="Initial weights of a new head, in every arm: a ridge regression of the arm's "
             "features, or random.",
         ),
-        ancestry_option(),
-        image_size_option(),
+        make_ancestry_option(),
+        make_image_size_option(),
     ]
 
 
-def bench_options(out: str) -> list[click.Option]:
+def make_bench_options(out: str) -> list[click.Option]:
     """Return the common options of grids; `--workers` counts processes that run cells."""
-    options = job_options(out, "Folder of the results; an existing bench is continued.")
+    options = make_job_options(out, "Folder of the results; an existing bench is continued.")
     helps = {
         "force": "Delete existing results and start over.",
         "seed": "First random seed.",
@@ -328,8 +328,8 @@ def bench_options(out: str) -> list[click.Option]:
 # Parameters that a claim's file sets.
 MEASURED = [
     click.Argument(["suites"], metavar="[SUITE]...", nargs=-1),
-    *grid_options(),
-    *options_of(
+    *make_grid_options(),
+    *make_options(
         RECIPE,
         without=OF_THE_GRID,
         defaults={

@@ -7,22 +7,22 @@ from typing import Any
 import click
 
 from learngene_zoo.atomic import check_folder, claim, new_folder
-from learngene_zoo.cli.bench import executor_for
-from learngene_zoo.cli.bench_options import bench_options
+from learngene_zoo.cli.bench import choose_executor
+from learngene_zoo.cli.bench_options import make_bench_options
 from learngene_zoo.cli.job import (
     Job,
     advise,
-    job_of,
     print_lines,
     print_row,
     print_rows,
     print_table,
+    take_job,
 )
 from learngene_zoo.cli.job import say as say_now
 from learngene_zoo.cli.sections import SettingsCommand
 from learngene_zoo.errors import TrainingFailed
 from learngene_zoo.runs.progress import report_activity
-from learngene_zoo.text import human_count
+from learngene_zoo.text import format_count
 
 COUNTS = {"params": "params", "flops": "FLOPs"}  # keys, and their names in the table
 ARMS = ("descendant", "shuffled", "stem", "stem_fan_in", "scratch_timm", "scratch_fan_in")
@@ -30,7 +30,7 @@ ARMS = ("descendant", "shuffled", "stem", "stem_fan_in", "scratch_timm", "scratc
 
 def demo(full: bool, workers: int | None, **options: Any) -> None:
     """Run the grid, and print its table and one sentence for each depth."""
-    job = job_of({**options, "workers": 0, "resume": False, "tracker": None})
+    job = take_job({**options, "workers": 0, "resume": False, "tracker": None})
     check_folder(job.out)
     from learngene_zoo.bench.demo import demo_rows, sentence
 
@@ -38,7 +38,7 @@ def demo(full: bool, workers: int | None, **options: Any) -> None:
     if job.as_json:
         print_rows([{**line, "path": str(job.out)} for line in lines], as_json=True)
         return
-    columns, rows = _table(lines)
+    columns, rows = _build_table(lines)
     print_table(columns, rows, [False, *(True for _ in lines)], "accuracy on digits, %")
     print_lines([sentence(line) for line in lines])
     print_row(
@@ -54,13 +54,13 @@ def _measure_rows(job: Job, full: bool, workers: int | None) -> list[Any]:
     Also writes the bench's report into the output folder, and the learngene into its `learngene`.
     """
     from learngene_zoo.bench.demo import demo_grid
-    from learngene_zoo.bench.report.report import note_grid, write_report
+    from learngene_zoo.bench.report.report import write_grid, write_report
     from learngene_zoo.bench.running.runner import run_grid
 
     with report_activity("planning the cells"):
         cells = demo_grid(job.run.seed, full=full, offline=job.run.offline)
-    executor, say = executor_for(job, workers, len(cells)), partial(say_now, job=job)
-    begin = partial(note_grid, cells, job.out)
+    executor, say = choose_executor(job, workers, len(cells)), partial(say_now, job=job)
+    begin = partial(write_grid, cells, job.out)
     # Checked before minutes are spent on a result that could not be written.
     claim(job.out / "learngene", force=True)
     rows = run_grid(cells, job.out, job.run, executor, say, anew=job.force, begin=begin)
@@ -77,13 +77,13 @@ def _measure_rows(job: Job, full: bool, workers: int | None) -> list[Any]:
     return rows
 
 
-def _table(lines: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
+def _build_table(lines: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
     """Return the headings and rows of a table with one column for each depth.
 
     Accuracies are in per cent. The sentences below the table give the gains.
     """
     columns = ["", *(f"{line['layers']} layers" for line in lines)]
-    rows = [[name, *(human_count(line[key]) for line in lines)] for key, name in COUNTS.items()]
+    rows = [[name, *(format_count(line[key]) for line in lines)] for key, name in COUNTS.items()]
     rows += [
         [name.replace("scratch_", "scratch "), *(f"{100 * line[name]:.1f}" for line in lines)]
         for name in ARMS
@@ -106,6 +106,6 @@ command = SettingsCommand(
             is_flag=True,
             help="Five depths instead of three, and three seeds instead of two.",
         ),
-        *bench_options("demo"),
+        *make_bench_options("demo"),
     ],
 )

@@ -25,10 +25,10 @@ from learngene_zoo.cli.job import (
     Row,
     WholeNumber,
     advise,
-    all_option,
-    json_option,
-    offline_option,
-    on_task,
+    format_task_option,
+    make_all_option,
+    make_json_option,
+    make_offline_option,
     print_progress,
     print_row,
     print_rows,
@@ -42,7 +42,7 @@ from learngene_zoo.runs.progress import report_activity
 from learngene_zoo.runs.run import MAX_THREADS, Run
 from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks import catalogue
-from learngene_zoo.text import human_count, printable
+from learngene_zoo.text import escape_controls, format_count
 from learngene_zoo.version import __version__
 
 PACKAGES = (
@@ -91,7 +91,7 @@ def doctor(
         if task is None:
             raise WrongCall("--check-images needs the task with the images: add --task folder:PATH")
         rows = _check_images(task, sheet, workers, force, offline)
-        _advise_on(task, rows, f"lgzoo extract closed_form{on_task(task)}", as_json)
+        _advise_on(task, rows, f"lgzoo extract closed_form{format_task_option(task)}", as_json)
         _print(rows, as_json, task)
         return
     if sheet is not None:
@@ -100,17 +100,21 @@ def doctor(
         )
     if task is not None:
         from learngene_zoo.tasks.findings import open_with_problems
-        from learngene_zoo.tasks.first_row import first_row
+        from learngene_zoo.tasks.first_row import read_first_row
 
         problems = open_with_problems(task, offline)[1] if task.startswith("folder:") else []
         if problems:
             _advise_on(task, problems, "", as_json)
             _print(problems, as_json, task)
             return
-        row = first_row(task, offline)
+        row = read_first_row(task, offline)
         if not row["missing"]:
-            check = f"lgzoo doctor{on_task(task)} --check-images"
-            following = check if _is_readable(task) else f"lgzoo extract closed_form{on_task(task)}"
+            check = f"lgzoo doctor{format_task_option(task)} --check-images"
+            following = (
+                check
+                if _is_readable(task)
+                else f"lgzoo extract closed_form{format_task_option(task)}"
+            )
             _advise_on(task, [], following, as_json)
         print_row(
             row if as_json else {name: value for name, value in row.items() if value != []}, as_json
@@ -118,7 +122,7 @@ def doctor(
         if row["missing"]:
             click.get_current_context().exit(1)
         return
-    rows = list(_self_test() if self_test else _findings(hub))
+    rows = list(_run_self_test() if self_test else _check_all(hub))
     if as_json or show_all or self_test:
         _print(rows, as_json)
         return
@@ -140,7 +144,7 @@ def _advise_on(task: str, rows: list[Row], following: str, as_json: bool) -> Non
     is_bad = any(row["status"] == "bad" for row in rows)
     again = (
         "correct the bad rows, then lgzoo "
-        f"doctor{on_task(task)}{' --check-images' if _is_readable(task) else ''}"
+        f"doctor{format_task_option(task)}{' --check-images' if _is_readable(task) else ''}"
     )
     context = click.get_current_context()
     context.call_on_close(lambda: advise(again if is_bad else following, quiet=as_json))
@@ -177,37 +181,41 @@ def _check_images(
         return problems
     rows, readable = check_task(opened, cores if workers is None else workers)
     sheet_rows = (
-        [] if sheet is None else [_row("sheet", "ok", write_sheet(readable, sheet, force=force))]
+        []
+        if sheet is None
+        else [_make_row("sheet", "ok", write_sheet(readable, sheet, force=force))]
     )
     return [*problems, *rows, *sheet_rows]
 
 
-def _row(name: str, status: Status, value: Any) -> Row:
+def _make_row(name: str, status: Status, value: Any) -> Row:
     return {"what": name, "status": status, "found": str(value)}
 
 
-def _findings(hub: bool) -> Iterator[Row]:
-    yield _row("learngene_zoo", "ok", __version__)
-    yield _row("python", "ok" if sys.version_info >= (3, 11) else "bad", platform.python_version())
-    yield from map(_package, [*PACKAGES, *OPTIONAL])
+def _check_all(hub: bool) -> Iterator[Row]:
+    yield _make_row("learngene_zoo", "ok", __version__)
+    yield _make_row(
+        "python", "ok" if sys.version_info >= (3, 11) else "bad", platform.python_version()
+    )
+    yield from map(_check_package, [*PACKAGES, *OPTIONAL])
     for title, check in (
         ("importing torch", _compute),
-        ("folders", _places),
-        ("plugins", _plugins),
-        ("learngenes", _shelf),
-        ("tasks", _tasks),
+        ("folders", _check_places),
+        ("plugins", _check_plugins),
+        ("learngenes", _check_shelf),
+        ("tasks", _check_tasks),
     ):
         with report_activity(title):
             yield from check()
     if hub:
-        yield _hub()
+        yield _check_hub()
 
 
-def _package(name: str) -> Row:
+def _check_package(name: str) -> Row:
     try:
-        return _row(name, "ok", version(name))
+        return _make_row(name, "ok", version(name))
     except PackageNotFoundError:
-        return _row(
+        return _make_row(
             name,
             "info" if name in OPTIONAL else "bad",
             f"not installed; pip install {OPTIONAL.get(name, name)}",
@@ -216,27 +224,27 @@ def _package(name: str) -> Row:
 
 def _compute() -> Iterator[Row]:
     """Yield the numbers of cores and threads and the devices; imports torch."""
-    yield _row("cpu cores", "info", os.cpu_count())
+    yield _make_row("cpu cores", "info", os.cpu_count())
     try:
         import torch
     except ImportError as error:
-        yield _row("devices", "bad", f"torch cannot be imported: {error}")
+        yield _make_row("devices", "bad", f"torch cannot be imported: {error}")
         return
-    yield _row("threads", "info", torch.get_num_threads())
+    yield _make_row("threads", "info", torch.get_num_threads())
     devices = [
         "cpu",
         *(f"cuda:{i} {torch.cuda.get_device_name(i)}" for i in range(torch.cuda.device_count())),
     ]
     if torch.backends.mps.is_available():
         devices.append("mps")
-    yield _row("devices", "info", ", ".join(devices))
+    yield _make_row("devices", "info", ", ".join(devices))
     try:
         import timm  # noqa: F401  # imports torchvision
     except Exception as error:  # such as a RuntimeError, for a torchvision of another torch
-        yield _row(IMPORT, "bad", f"timm cannot be imported: {error}")
+        yield _make_row(IMPORT, "bad", f"timm cannot be imported: {error}")
 
 
-def _places() -> Iterator[Row]:
+def _check_places() -> Iterator[Row]:
     """Yield the folders for data with their free space, and the Hub's endpoint and login."""
     from huggingface_hub import constants, get_token
 
@@ -248,21 +256,23 @@ def _places() -> Iterator[Row]:
         free = shutil.disk_usage(existing).free
         status: Status = "ok" if free >= MIN_FREE and os.access(existing, os.W_OK) else "bad"
         writable = "" if os.access(existing, os.W_OK) else "; not writable"
-        yield _row(name, status, f"{folder}, {human_count(free)}B free{writable}")
-    yield _row(
+        yield _make_row(name, status, f"{folder}, {format_count(free)}B free{writable}")
+    yield _make_row(
         "endpoint",
         "info",
         constants.ENDPOINT + (" (HF_HUB_OFFLINE is set)" if constants.HF_HUB_OFFLINE else ""),
     )
-    yield _row(
+    yield _make_row(
         "login", "info", "logged in" if get_token() else "not logged in; to publish: hf auth login"
     )
 
 
-def _plugins() -> Iterator[Row]:
+def _check_plugins() -> Iterator[Row]:
     if read_choice():
-        yield _row(CHOICE, "info", f"only {', '.join(read_choice())}; other plugins are not used")
-    groups = (METHODS, *METHODS.load_all()), (catalogue.SUITES, *catalogue.suites())
+        yield _make_row(
+            CHOICE, "info", f"only {', '.join(read_choice())}; other plugins are not used"
+        )
+    groups = (METHODS, *METHODS.load_all()), (catalogue.SUITES, *catalogue.load_suites())
     for plugins, good, broken in groups:
         for plugin in good:
             name = f"{plugins.word} {plugin.name}"
@@ -270,11 +280,11 @@ def _plugins() -> Iterator[Row]:
                 if isinstance(plugin, Method):
                     _check_options(plugin)
             except ZooError as error:
-                yield _row(name, "bad", error)
+                yield _make_row(name, "bad", error)
             else:
-                yield _row(name, "ok", plugins.references()[plugin.name])
+                yield _make_row(name, "ok", plugins.references()[plugin.name])
         for refused in broken:
-            yield _row(f"{plugins.word} {refused.name}", "bad", refused.reason)
+            yield _make_row(f"{plugins.word} {refused.name}", "bad", refused.reason)
 
 
 def _check_options(method: Method) -> None:
@@ -287,28 +297,28 @@ def _check_options(method: Method) -> None:
         expand.add_expander(method, command.params)
 
 
-def _shelf() -> Iterator[Row]:
-    yield _row("shelf", "info", shelf.cards_folder())
-    for name in shelf.names():
+def _check_shelf() -> Iterator[Row]:
+    yield _make_row("shelf", "info", shelf.find_cards_folder())
+    for name in shelf.list_names():
         try:
             shelf.load(name)
-            yield _row(f"learngene {name}", "ok", shelf.find(name))
+            yield _make_row(f"learngene {name}", "ok", shelf.find(name))
         except ZooError as error:
-            yield _row(f"learngene {name}", "bad", error)
+            yield _make_row(f"learngene {name}", "bad", error)
 
 
-def _tasks() -> Iterator[Row]:
+def _check_tasks() -> Iterator[Row]:
     """Yield the tasks of the catalogue that open offline; others are no fault."""
-    for entry in catalogue.entries():
+    for entry in catalogue.list_entries():
         try:
             catalogue.open_task(entry.name, offline=True)
         except ZooError as error:
-            yield _row(f"task {entry.name}", "info", f"not offline: {error}")
+            yield _make_row(f"task {entry.name}", "info", f"not offline: {error}")
         else:
-            yield _row(f"task {entry.name}", "ok", "opens offline")
+            yield _make_row(f"task {entry.name}", "ok", "opens offline")
 
 
-def _hub() -> Row:
+def _check_hub() -> Row:
     """Check whether the Hub can be reached. No other check accesses the network."""
     from urllib.error import URLError
     from urllib.request import urlopen
@@ -316,21 +326,21 @@ def _hub() -> Row:
     address = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
     try:
         with urlopen(address, timeout=HUB_SECONDS):
-            return _row("hub", "ok", address)
+            return _make_row("hub", "ok", address)
     except (URLError, OSError, ValueError) as error:
-        return _row("hub", "bad", f"{address} cannot be reached: {error}")
+        return _make_row("hub", "bad", f"{address} cannot be reached: {error}")
 
 
 # The self-test: from the bundled ancestry model to an evaluated model, in under a minute.
 
 
-def _self_test() -> Iterator[Row]:
+def _run_self_test() -> Iterator[Row]:
     """Run every step, and yield its duration or its error; stop at the first that fails.
 
     Results are written to a temporary folder, and the network is not accessed.
     """
     with tempfile.TemporaryDirectory(prefix="lgzoo-self-test-") as folder:
-        for name, step in _steps(Path(folder)):
+        for name, step in _list_steps(Path(folder)):
             started, failed = time.perf_counter(), ""
             try:
                 step()
@@ -338,13 +348,13 @@ def _self_test() -> Iterator[Row]:
                 failed = f"{type(error).__name__}: {error}"
             result = failed or f"{time.perf_counter() - started:.1f} s"
             if sys.stderr.isatty():
-                click.echo(printable(f"{name}: {result}"), err=True)
-            yield _row(name, "bad" if failed else "ok", result)
+                click.echo(escape_controls(f"{name}: {result}"), err=True)
+            yield _make_row(name, "bad" if failed else "ok", result)
             if failed:
                 return
 
 
-def _steps(folder: Path) -> Iterator[tuple[str, Callable[[], object]]]:
+def _list_steps(folder: Path) -> Iterator[tuple[str, Callable[[], object]]]:
     run = Run(offline=True)
     gene, model, tuned = (folder / name for name in ("learngene", "model", "tuned"))
     yield "extract", lambda: lifecycle.extract("closed_form", preset="smoke", out=gene, run=run)
@@ -416,8 +426,8 @@ command = SettingsCommand(
             "under a minute.",
         ),
         click.Option(["--hub"], is_flag=True, help="Also check whether the Hub can be reached."),
-        all_option(),
-        offline_option(),
-        json_option(),
+        make_all_option(),
+        make_offline_option(),
+        make_json_option(),
     ],
 )

@@ -15,32 +15,32 @@ from learngene_zoo.artifacts.learngene import read_config
 from learngene_zoo.artifacts.records import CONTROLS, Control
 from learngene_zoo.cli.job import (
     choose_task,
-    job_of,
-    job_options,
-    json_option,
-    on_task,
+    format_task_option,
+    make_job_options,
+    make_json_option,
     print_lines,
     print_made,
     print_row,
     say,
+    take_job,
 )
-from learngene_zoo.cli.main import note
+from learngene_zoo.cli.main import print_note
 from learngene_zoo.cli.options import (
     add_options,
-    budget_options,
     check_tasks,
     complete_learngenes,
-    options_of,
-    settings_from_options,
-    size_options,
+    make_budget_options,
+    make_options,
+    make_size_options,
+    read_settings,
 )
 from learngene_zoo.cli.sections import SettingsCommand
 from learngene_zoo.errors import WrongCall, ZooError
-from learngene_zoo.hub.client import reference_to_hub
-from learngene_zoo.method.contract import Method, method_of
+from learngene_zoo.hub.client import parse_hub_reference
+from learngene_zoo.method.contract import Method, find_method
 from learngene_zoo.method.sizes import Budget, Target
 from learngene_zoo.pretrained.sources import check_source
-from learngene_zoo.text import human_count, shell_word
+from learngene_zoo.text import format_count, quote_word
 
 if TYPE_CHECKING:
     from learngene_zoo.artifacts.descendant import Descendant
@@ -61,7 +61,7 @@ def find(reference: str | None, offline: bool = False) -> Path:
         return shelf.find(reference, offline=offline)
     if DEFAULT.is_dir():
         return DEFAULT
-    ready = shelf.abbreviate_names(shelf.learngenes()) or "empty"
+    ready = shelf.abbreviate_names(shelf.list_learngenes()) or "empty"
     raise WrongCall(
         f"there is no learngene at ./{DEFAULT}; make one with `lgzoo extract closed_form`, or name "
         f"one on the shelf ({ready})"
@@ -75,7 +75,7 @@ class ExpandCommand(SettingsCommand):
         """Find the learngene among the words, then parse with its expander's options as well."""
         try:
             folder = find(self._find_name(args), offline="--offline" in args)
-            ctx.meta[LEARNGENE_KEY] = folder, method_of(read_config(folder), folder)
+            ctx.meta[LEARNGENE_KEY] = folder, find_method(read_config(folder), folder)
         except ZooError:
             if not (ctx.resilient_parsing or any(word in ctx.help_option_names for word in args)):
                 raise  # help and completion work without a learngene
@@ -116,7 +116,7 @@ class ExpandCommand(SettingsCommand):
 
 def add_expander(method: Method, common: Sequence[click.Parameter]) -> list[click.Parameter]:
     """Return the options of a method's expander and the common options of a command."""
-    return add_options(method, common, options_of(method.expander))
+    return add_options(method, common, make_options(method.expander))
 
 
 def _takes_value(word: str) -> bool:
@@ -126,7 +126,7 @@ def _takes_value(word: str) -> bool:
 def _is_learngene(word: str) -> bool:
     """Return whether a word names a learngene; without contacting the Hub, as it may be a value."""
     try:
-        if reference_to_hub(word) is not None:
+        if parse_hub_reference(word) is not None:
             return True
         shelf.find(word)
     except ZooError:
@@ -144,7 +144,7 @@ def expand(
     **options: Any,
 ) -> None:
     """Build one descendant and write it."""
-    job, target = job_of(options), settings_from_options(Target())
+    job, target = take_job(options), read_settings(Target())
     check_tasks(target.task)
     if ancestry is not None:
         check_source(ancestry)
@@ -154,7 +154,7 @@ def expand(
         folder,
         target=target,
         budget=budget,
-        expander=settings_from_options(method.expander),
+        expander=read_settings(method.expander),
         control=control,
         out=job.out,
         run=replace(job.run, ancestry=ancestry),
@@ -163,18 +163,19 @@ def expand(
     is_largest = False
     if budget:
         members = lifecycle.plan(
-            folder, expander=settings_from_options(method.expander), target=target, offline=True
+            folder, expander=read_settings(method.expander), target=target, offline=True
         )
         is_largest = _is_like(descendant.spec, members[-1].spec)
-    say(f"{_size(descendant)}{', the largest size of this learngene' if is_largest else ''}", job)
+    addition = ", the largest size of this learngene" if is_largest else ""
+    say(f"{_describe_size(descendant)}{addition}", job)
     ancestry_layers = read_config(folder).spec.layers
     if descendant.spec.layers > MAX_GROWTH * ancestry_layers and not job.quiet:
-        note(
+        print_note(
             f"{descendant.spec.layers} layers come from an ancestry model of {ancestry_layers}; "
             "expanding beyond twice the original depth has not been evaluated"
         )
-    where = "" if str(job.out) == "descendant" else f" {shell_word(str(job.out))}"
-    print_made(job.out, job, f"lgzoo finetune{where}{on_task(choose_task(descendant))}")
+    where = "" if str(job.out) == "descendant" else f" {quote_word(str(job.out))}"
+    print_made(job.out, job, f"lgzoo finetune{where}{format_task_option(choose_task(descendant))}")
 
 
 def _is_like(spec: Spec, other: Spec) -> bool:
@@ -185,14 +186,14 @@ def _is_like(spec: Spec, other: Spec) -> bool:
     )
 
 
-def _size(descendant: Descendant) -> str:
+def _describe_size(descendant: Descendant) -> str:
     """Return a summary of the size."""
-    from learngene_zoo.families.family import cost
+    from learngene_zoo.families.family import count_cost
 
-    size_cost = cost(descendant.spec)
+    size_cost = count_cost(descendant.spec)
     return (
-        f"{descendant.spec.layers} layers, {human_count(size_cost.params)} parameters, "
-        f"{human_count(size_cost.flops)} FLOPs"
+        f"{descendant.spec.layers} layers, {format_count(size_cost.params)} parameters, "
+        f"{format_count(size_cost.flops)} FLOPs"
     )
 
 
@@ -211,8 +212,8 @@ command = ExpandCommand(
     "  lgzoo expand lsamd --layers 9 --control shuffled",
     params=[
         click.Argument(["learngene"], required=False, shell_complete=complete_learngenes),
-        *size_options(),
-        *budget_options(),
+        *make_size_options(),
+        *make_budget_options(),
         click.Option(
             ["--control"],
             type=click.Choice(CONTROLS),
@@ -226,7 +227,7 @@ command = ExpandCommand(
             help="Ancestry model of the learngene, for methods that embed an unseen task with it. "
             "Not needed if it is bundled or a timm model.",
         ),
-        *job_options(
+        *make_job_options(
             "descendant",
             without=("tracker", "precision"),
             force_help="Replace an existing descendant.",
@@ -245,7 +246,7 @@ def plot(
     path = lifecycle.plot(
         folder,
         out or Path(f"{folder.resolve().name}.png"),
-        expander=settings_from_options(method.expander),
+        expander=read_settings(method.expander),
         force=force,
     )
     if as_json:
@@ -274,6 +275,6 @@ plot_command = ExpandCommand(
             "learngene's folder]",
         ),
         click.Option(["--force"], is_flag=True, help="Replace what already exists."),
-        json_option(),
+        make_json_option(),
     ],
 )

@@ -10,8 +10,8 @@ from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from learngene_zoo import lifecycle
-from learngene_zoo.cli.job import choice_option, job_of, job_options, print_row, say
-from learngene_zoo.cli.options import any_model_of, complete_tasks, model_argument
+from learngene_zoo.cli.job import make_choice_option, make_job_options, print_row, say, take_job
+from learngene_zoo.cli.options import complete_tasks, find_any_model, make_model_argument
 from learngene_zoo.cli.sections import SettingsCommand
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.pretrained.formats.layout import FORMATS
@@ -33,7 +33,7 @@ def export(
     """Write the file and print its largest difference from the model."""
     from learngene_zoo.pretrained.exported import is_own_export
 
-    job = job_of(options)
+    job = take_job(options)
     out = job.path or Path(f"model.{format or DEFAULT}")
     if format and out.suffix != f".{format}":
         raise WrongCall(
@@ -45,7 +45,7 @@ def export(
     if dtype != "int8" and task is not None:
         raise WrongCall("--task applies only to --dtype int8; leave it out")
     exported = lifecycle.export(
-        any_model_of(model, "finetuned", "descendant", offline=job.run.offline),
+        find_any_model(model, "finetuned", "descendant", offline=job.run.offline),
         out,
         dtype=dtype,
         task=task,
@@ -87,13 +87,13 @@ command = SettingsCommand(
     "  lgzoo export --dtype int8 --max-drop 0.005\n"
     "  lgzoo export --format pt2 --bench",
     params=[
-        model_argument(),
+        make_model_argument(),
         click.Option(
             ["--format"],
             type=click.Choice(["onnx", "pt2"]),
             help=f"Format of the file.  [default: from the suffix of -o, else {DEFAULT}]",
         ),
-        choice_option(
+        make_choice_option(
             "--dtype",
             ["fp32", "fp16", "int8"],
             "fp32",
@@ -119,7 +119,7 @@ command = SettingsCommand(
             is_flag=True,
             help="Also measure the latency for one image, in the file's runtime and in PyTorch.",
         ),
-        *job_options(
+        *make_job_options(
             None,
             "Path of the file.  [default: model.onnx or model.pt2]",
             without=("tracker", "seed", "precision"),
@@ -155,7 +155,7 @@ def convert(
     **options: Any,
 ) -> None:
     """Write the folder and print how far its outputs are from those of the model."""
-    job = job_of(options)
+    job = take_job(options)
     result = lifecycle.convert(
         _name_model(model, job.run.offline),
         job.out,
@@ -187,7 +187,7 @@ def _name_model(named: str | None, offline: bool) -> str | Path:
     is_learngene = (path / CONFIG).is_file() and "method" in read_json(path / CONFIG)
     if named and (path.exists() or "#" in named) and not is_learngene:
         return named
-    return any_model_of(named, "finetuned", "descendant", offline=offline)
+    return find_any_model(named, "finetuned", "descendant", offline=offline)
 
 
 convert_command = click.Command(
@@ -205,7 +205,7 @@ convert_command = click.Command(
     "  lgzoo convert --format open_clip --no-head\n"
     "  lgzoo convert --keep-interface --images folder:photos",
     params=[
-        model_argument(),
+        make_model_argument(),
         click.Option(
             ["--format"],
             type=FormatType(),
@@ -230,7 +230,7 @@ convert_command = click.Command(
             ["--ancestry"],
             help="Source of the ancestry model (default: the one that MODEL records).",
         ),
-        *job_options(
+        *make_job_options(
             "converted",
             without=("resume", "seed", "precision", "tracker"),
             force_help="Replace an existing result.",

@@ -7,25 +7,32 @@ import click
 
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.learngene import Learngene
-from learngene_zoo.cli.job import WholeNumber, job_of, job_options, on_task, print_made, say
-from learngene_zoo.cli.main import note
+from learngene_zoo.cli.job import (
+    WholeNumber,
+    format_task_option,
+    make_job_options,
+    print_made,
+    say,
+    take_job,
+)
+from learngene_zoo.cli.main import print_note
 from learngene_zoo.cli.options import (
     MethodGroup,
     add_options,
     check_tasks,
     list_typed,
-    options_of,
-    task_option,
+    make_options,
+    make_task_option,
 )
 from learngene_zoo.cli.sections import SettingsCommand
 from learngene_zoo.families.spec import LIMITS, Pool
-from learngene_zoo.method.contract import PAPER, Extractor, Method, family
+from learngene_zoo.method.contract import PAPER, Extractor, Method, list_members
 from learngene_zoo.method.sizes import Target
 from learngene_zoo.runs.run import is_first
-from learngene_zoo.text import printable, shell_word
+from learngene_zoo.text import escape_controls, quote_word
 
 
-def ancestry_option() -> click.Option:
+def make_ancestry_option() -> click.Option:
     """Return `--ancestry`, which is given once per ancestry model."""
     help_text = (
         "timm:NAME, hf-hub:ORG/REPO[@REV], a folder, a .safetensors file, or bundled; can be "
@@ -34,7 +41,7 @@ def ancestry_option() -> click.Option:
     return click.Option(["--ancestry"], multiple=True, help=help_text)
 
 
-def preset_option(method: Method) -> click.Option:
+def make_preset_option(method: Method) -> click.Option:
     """Return `--preset`; the lifecycle refuses unknown names and suggests the nearest one."""
     names = ", ".join(method.presets)
     help_text = f"Preset for the settings that are not given: {names}."
@@ -47,7 +54,7 @@ def preset_option(method: Method) -> click.Option:
     return click.Option(["--preset"], help=help_text, show_default="mini", shell_complete=complete)
 
 
-def image_size_option() -> click.Option:
+def make_image_size_option() -> click.Option:
     """Return `--image-size` of an extraction."""
     help_text = (
         "Image height and width in pixels, for the ancestry models and for descendants.  "
@@ -86,7 +93,7 @@ def build(method: Method) -> click.Command:
         task: tuple[str, ...] = (),
         **options: Any,
     ) -> None:
-        job = job_of(options)
+        job = take_job(options)
         check_tasks(*task)
         learngene = lifecycle.extract(
             method.name,
@@ -104,12 +111,12 @@ def build(method: Method) -> click.Command:
             for part in record.left_out:
                 say(f"left out of {record.source}: {part}", job)
         for text in learngene.list_warnings() if is_first() else ():
-            click.echo(f"warning: {printable(text)}", err=True)
+            click.echo(f"warning: {escape_controls(text)}", err=True)
         if task and method.tasks == "none" and not job.quiet:
-            note(f"{method.name} uses no data; --task only sets the task of the descendants")
+            print_note(f"{method.name} uses no data; --task only sets the task of the descendants")
         print_made(job.out, job, "" if job.quiet else _describe_next(learngene, method, job.out))
 
-    task = task_option(TASK_HELP, multiple=True)
+    task = make_task_option(TASK_HELP, multiple=True)
     own_task = " --task folder:mine" if method.tasks != "none" else ""
     return SettingsCommand(
         method.name,
@@ -121,14 +128,14 @@ def build(method: Method) -> click.Command:
         params=add_options(
             method,
             [
-                ancestry_option(),
+                make_ancestry_option(),
                 task,
-                preset_option(method),
-                image_size_option(),
+                make_preset_option(method),
+                make_image_size_option(),
                 pool_option(),
-                *job_options("learngene"),
+                *make_job_options("learngene"),
             ],
-            options_of(method.extractor),
+            make_options(method.extractor),
         ),
     )
 
@@ -139,7 +146,7 @@ def _describe_next(learngene: Learngene, method: Method, out: Path) -> str:
     It has 7 layers, or about half of the ancestry model's if that has no more than 7. If all have
     one depth, the command has a budget: the parameters of the middle size.
     """
-    members = family(learngene.config, method.expander, Target())
+    members = list_members(learngene.config, method.expander, Target())
     depths = sorted({member.spec.layers for member in members} or {7})
     most = learngene.config.spec.layers
     wanted = 7 if most > 7 else most // 2
@@ -147,9 +154,9 @@ def _describe_next(learngene: Learngene, method: Method, out: Path) -> str:
     if len(depths) == 1 and len(members) > 1:
         params = sorted(member.cost().params for member in members)
         size = f"--max-params {params[len(params) // 2]}"
-    folder, purpose = shell_word(str(out)), learngene.config.purpose
+    folder, purpose = quote_word(str(out)), learngene.config.purpose
     where = "" if str(out) == "learngene" else f" {folder}"
-    task = on_task(purpose.task if purpose else None)
+    task = format_task_option(purpose.task if purpose else None)
     return f"lgzoo expand{where} {size}{task}   (all sizes: lgzoo show {folder} --all)"
 
 

@@ -6,19 +6,26 @@ from typing import Any
 import click
 
 from learngene_zoo import lifecycle
-from learngene_zoo.cli.job import choose_task, job_of, job_options, on_task, print_made, say
+from learngene_zoo.cli.job import (
+    choose_task,
+    format_task_option,
+    make_job_options,
+    print_made,
+    say,
+    take_job,
+)
 from learngene_zoo.cli.options import (
     check_tasks,
     complete_tasks,
+    find_model,
     list_typed,
-    model_argument,
-    model_of,
-    options_of,
+    make_model_argument,
+    make_options,
 )
 from learngene_zoo.cli.sections import SettingsCommand
 from learngene_zoo.pretrained.sources import check_source
 from learngene_zoo.runs.run import is_first
-from learngene_zoo.text import printable, shell_word
+from learngene_zoo.text import escape_controls, quote_word
 from learngene_zoo.training.healing.settings import HEALING, WITHOUT_MEANING
 
 
@@ -29,12 +36,12 @@ def heal(
 
     Returns 1 if training diverged and the start is kept, else 0.
     """
-    job = job_of(options)
+    job = take_job(options)
     check_tasks(images, task)
     if teacher is not None:
         check_source(teacher)
     healed = lifecycle.heal(
-        model_of(model, "descendant", offline=job.run.offline),
+        find_model(model, "descendant", offline=job.run.offline),
         images,
         teacher=teacher,
         task=task,
@@ -47,15 +54,15 @@ def heal(
     record: Any = healed.provenance["healed"]
     metrics = record["metrics"]
     say(_describe_kept(metrics, record["recipe"]["lr"]), job)
-    where = "" if str(job.out) == "descendant" else f" {shell_word(str(job.out))}"
+    where = "" if str(job.out) == "descendant" else f" {quote_word(str(job.out))}"
     print_made(
         job.out,
         job,
-        f"lgzoo finetune{where}{on_task(task or choose_task(healed))}",
+        f"lgzoo finetune{where}{format_task_option(task or choose_task(healed))}",
         **_list_facts(metrics),
     )
     if metrics.get("warning") and is_first():
-        click.echo(f"warning: {printable(str(metrics['warning']))}", err=True)
+        click.echo(f"warning: {escape_controls(str(metrics['warning']))}", err=True)
     return 1 if metrics.get("diverged") and not metrics["kept_epoch"] else 0
 
 
@@ -106,7 +113,7 @@ command = SettingsCommand(
     "  lgzoo heal --images forms --epochs 2 --maps fixed\n"
     "  lgzoo heal --images folder:photos --rounds 2",
     params=[
-        model_argument(),
+        make_model_argument(),
         click.Option(
             ["--images"],
             required=True,
@@ -125,8 +132,8 @@ command = SettingsCommand(
             help="Another ancestry model, as for `lgzoo extract --ancestry`, with the same patches "
             "(default: the one that MODEL records).",
         ),
-        *options_of(HEALING),
-        *options_of(lifecycle.HEAL, without=WITHOUT_MEANING, defaults={"lr": RATE}),
-        *job_options("healed"),
+        *make_options(HEALING),
+        *make_options(lifecycle.HEAL, without=WITHOUT_MEANING, defaults={"lr": RATE}),
+        *make_job_options("healed"),
     ],
 )

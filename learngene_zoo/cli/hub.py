@@ -7,24 +7,24 @@ from pathlib import Path
 
 import click
 
-from learngene_zoo.artifacts.shelf import kind_of
+from learngene_zoo.artifacts.shelf import read_kind
 from learngene_zoo.atomic import claim
 from learngene_zoo.cli.job import (
     advise,
-    json_option,
-    offline_option,
+    make_json_option,
+    make_offline_option,
     print_lines,
     print_progress,
     print_row,
     print_rows,
 )
-from learngene_zoo.cli.main import note
+from learngene_zoo.cli.main import print_note
 from learngene_zoo.cli.sections import SettingsCommand
 from learngene_zoo.errors import Unavailable
 from learngene_zoo.hub.client import parse_repository
 from learngene_zoo.hub.fetch import copy, fetch_repository
 from learngene_zoo.settings import Json, to_json
-from learngene_zoo.text import count_noun, printable, shell_word
+from learngene_zoo.text import count_noun, escape_controls, quote_word
 
 
 def publish(
@@ -47,22 +47,22 @@ def publish(
     publication = build_publication(folder, named, members=descendants, licence=licence)
     if publication.paths and not quiet:
         and_others = " and others" if len(publication.paths) > 1 else ""
-        note(
+        print_note(
             f"config.json makes {count_noun(len(publication.paths), 'path')} of this machine "
             f"public: {publication.paths[0]}{and_others}"
         )
     if dry_run:
         try:
-            changes = hub.changes(publication)
+            changes = hub.list_changes(publication)
         except Unavailable as error:
-            note(f"{error}; these files would be published")
+            print_note(f"{error}; these files would be published")
             changes = hub.list_files(publication)
         print_rows([to_json(change) for change in changes], as_json)
         return
 
     def tell(text: str) -> None:
         if not quiet:
-            click.echo(printable(text), err=True)
+            click.echo(escape_controls(text), err=True)
 
     published = hub.carry_out(
         publication, private=private, progress=not quiet and sys.stderr.isatty(), tell=tell
@@ -117,7 +117,7 @@ publish_command = SettingsCommand(
             help="Only list the changes with file sizes; without a network, list the files.",
         ),
         click.Option(["--quiet", "-q"], is_flag=True, help="Print no progress and no hints."),
-        json_option(),
+        make_json_option(),
     ],
 )
 
@@ -147,13 +147,13 @@ def fetch(
         return
     print_lines([str(folder)])
     if not quiet:
-        note(
+        print_note(
             f"checked {count_noun(len(fetched.files), 'file')} of {pinned}, {fetched.bytes:,} "
             "bytes: as published"
         )
-    name = shell_word(str(out) if out is not None else str(pinned))
+    name = quote_word(str(out) if out is not None else str(pinned))
     advise(
-        f"lgzoo expand {name}" if kind_of(folder) == "learngene" else f"lgzoo evaluate {name}",
+        f"lgzoo expand {name}" if read_kind(folder) == "learngene" else f"lgzoo evaluate {name}",
         quiet,
     )
 
@@ -178,8 +178,8 @@ fetch_command = SettingsCommand(
             help="Also copy the files into this folder.",
         ),
         click.Option(["--force"], is_flag=True, help="Replace what already exists."),
-        offline_option(),
+        make_offline_option(),
         click.Option(["--quiet", "-q"], is_flag=True, help="Print no progress and no hints."),
-        json_option(),
+        make_json_option(),
     ],
 )

@@ -1,8 +1,8 @@
 """The options that all commands share, and functions that print results.
 
 Data goes to stdout as a table or as JSON, hints go to stderr, and only the first process of a run
-prints. All text passes `printable`, so that artifacts, tasks and file names cannot control the
-terminal.
+prints. All text passes `escape_controls`, so that artifacts, tasks and file names cannot control
+the terminal.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from learngene_zoo.cli.sections import RunningOption
 from learngene_zoo.runs.progress import SILENT, mark_printed, print_activities, report_activity
 from learngene_zoo.runs.run import DEVICES, MAX_THREADS, Run, check_device, is_first
 from learngene_zoo.settings import Bounds, Json, to_json
-from learngene_zoo.terminal import choose_columns, terminal_width, text_table, wrap_words
-from learngene_zoo.text import human_count, json_text, printable, shell_word
+from learngene_zoo.terminal import choose_columns, format_table, measure_terminal, wrap_words
+from learngene_zoo.text import escape_controls, format_count, format_json, quote_word
 
 if TYPE_CHECKING:
     from learngene_zoo.artifacts.descendant import Descendant
@@ -50,21 +50,21 @@ class Job:
         return self.path
 
 
-def json_option() -> click.Option:
+def make_json_option() -> click.Option:
     """Return `--json`, of every command that prints data."""
     return RunningOption(
         ["--json", "as_json"], is_flag=True, help="Print JSON (documented in docs/json.md)."
     )
 
 
-def all_option() -> click.Option:
+def make_all_option() -> click.Option:
     """Return `--all`, of every command that prints a long table."""
     return click.Option(
         ["--all", "show_all"], is_flag=True, help=f"Print every row, not only {MAX_ROWS}."
     )
 
 
-def offline_option() -> click.Option:
+def make_offline_option() -> click.Option:
     """Return `--offline`, of every command that may access the network."""
     return RunningOption(
         ["--offline"],
@@ -73,14 +73,16 @@ def offline_option() -> click.Option:
     )
 
 
-def choice_option(name: str, choices: Sequence[str], default: str, help_text: str) -> click.Option:
+def make_choice_option(
+    name: str, choices: Sequence[str], default: str, help_text: str
+) -> click.Option:
     """Return an option with a closed list of values, one of them the default."""
     return click.Option(
         [name], type=click.Choice(choices), default=default, show_default=True, help=help_text
     )
 
 
-def job_options(
+def make_job_options(
     out: str | None,
     out_help: str = "Path of the result.",
     without: Container[str] = (),
@@ -142,17 +144,17 @@ def job_options(
         ),
         RunningOption(["--tracker"], help="Also log to a tracker of accelerate, e.g. tensorboard."),
         RunningOption(["--quiet", "-q"], is_flag=True, help="Print no progress and no hints."),
-        offline_option(),
-        json_option(),
+        make_offline_option(),
+        make_json_option(),
     ]
     return [option for option in options if option.name not in without]
 
 
-def job_of(options: dict[str, Any]) -> Job:
+def take_job(options: dict[str, Any]) -> Job:
     """Remove the common options from a command's parameters and return them as a `Job`."""
     values = {
         option.name: options.pop(option.name)
-        for option in job_options(None)
+        for option in make_job_options(None)
         if option.name in options
     }
     run_settings = {field.name: values[field.name] for field in fields(Run) if field.name in values}
@@ -225,12 +227,12 @@ def print_rows(
     if not is_first():
         return
     if as_json:
-        click.echo(json_text(to_json(list(rows)), indent=1))
+        click.echo(format_json(to_json(list(rows)), indent=1))
     elif rows:
         chosen = choose_rows(rows, most, spread)
         names = list(dict.fromkeys(name for row in chosen for name in row))
         numeric = [all(is_number(row.get(name)) for row in chosen) for name in names]
-        texts = [[_text(name, row.get(name)) for name in names] for row in chosen]
+        texts = [[_format_value(name, row.get(name)) for name in names] for row in chosen]
         heads = [name.replace("_", " ") for name in names]
         print_table(
             heads,
@@ -261,7 +263,7 @@ def choose_rows(rows: Sequence[T], most: int | None, spread: bool = False) -> li
     return [rows[round(step * (len(rows) - 1) / (most - 1))] for step in range(most)]
 
 
-def interval_text(value: float, low: float, high: float) -> str:
+def format_interval(value: float, low: float, high: float) -> str:
     """Return "0.913 [0.902, 0.924]", for a column whose heading says "(95 %)"."""
     return f"{value:.3f} [{low:.3f}, {high:.3f}]"
 
@@ -284,13 +286,13 @@ def print_row(row: Row, as_json: bool, *, is_folded: bool = False) -> None:
     if not is_first():
         return
     if as_json:
-        click.echo(json_text(to_json(dict(row))))
+        click.echo(format_json(to_json(dict(row))))
         return
     width = max(map(len, row), default=0)
     for name, value in row.items():
-        text = printable(_text(name, value))
-        lines = wrap_words(text, terminal_width() - width - 2) if is_folded else [text]
-        for head, line in zip_longest([printable(name)], lines, fillvalue=""):
+        text = escape_controls(_format_value(name, value))
+        lines = wrap_words(text, measure_terminal() - width - 2) if is_folded else [text]
+        for head, line in zip_longest([escape_controls(name)], lines, fillvalue=""):
             click.echo(f"{head:<{width}}  {line}")
 
 
@@ -298,7 +300,7 @@ def print_lines(lines: Sequence[str]) -> None:
     """Print lines of data to stdout."""
     if is_first():
         for line in lines:
-            click.echo(printable(line))
+            click.echo(escape_controls(line))
 
 
 def print_made(path: Path, job: Job, advice: str, **facts: Json) -> None:
@@ -308,19 +310,19 @@ def print_made(path: Path, job: Job, advice: str, **facts: Json) -> None:
     if job.as_json:
         print_row({**facts, "path": str(path)}, as_json=True)
         return
-    click.echo(printable(str(path)))
+    click.echo(escape_controls(str(path)))
     advise(advice, job.quiet)
 
 
 def advise(text: str, quiet: bool = False) -> None:
     """Print one line with the next command on stderr."""
     if is_first() and not quiet:
-        click.echo(f"next: {printable(text)}", err=True)
+        click.echo(f"next: {escape_controls(text)}", err=True)
 
 
-def on_task(task: str | None) -> str:
+def format_task_option(task: str | None) -> str:
     """Return ` --task TASK` for a command line that the user may copy, or "" without a task."""
-    return f" --task {shell_word(task)}" if task else ""
+    return f" --task {quote_word(task)}" if task else ""
 
 
 def choose_task(model: Descendant) -> str | None:
@@ -332,18 +334,18 @@ def choose_task(model: Descendant) -> str | None:
     return ANY_TASK if shelf.needs_task(model.task, model.provenance) else model.task
 
 
-def note(text: str) -> None:
+def print_note(text: str) -> None:
     """Print one line on stderr about a part of the call that is not done, also with --quiet."""
     if is_first():
         mark_printed()
-        click.echo(f"note: {printable(text)}", err=True)
+        click.echo(f"note: {escape_controls(text)}", err=True)
 
 
 def say(text: str, job: Job) -> None:
     """Print one line of progress on stderr."""
     if is_first() and not job.quiet:
         mark_printed()
-        click.echo(printable(text), err=True)
+        click.echo(escape_controls(text), err=True)
 
 
 def print_table(
@@ -365,24 +367,24 @@ def print_table(
         drops: headings of columns that may be omitted, the least important first.
         quiet: do not list the omitted columns on stderr.
     """
-    cells = [[printable(text) for text in row] for row in rows]
-    heads = [printable(name) for name in columns]
+    cells = [[escape_controls(text) for text in row] for row in rows]
+    heads = [escape_controls(name) for name in columns]
     right = [index for index, number in enumerate(numeric) if number]
-    width = terminal_width()
+    width = measure_terminal()
     shown_columns = choose_columns(heads, cells, right, width, drops)
     shown = [heads[index] for index in shown_columns]
-    title = printable(title if isinstance(title, str) else title(shown))
-    click.echo(text_table(heads, cells, right, "\n".join(wrap_words(title, width)), width, drops))
+    title = escape_controls(title if isinstance(title, str) else title(shown))
+    click.echo(format_table(heads, cells, right, "\n".join(wrap_words(title, width)), width, drops))
     lost = [name for index, name in enumerate(heads) if index not in shown_columns]
     if lost and not quiet:
         click.echo(f"not shown in {width} columns: {', '.join(lost)}", err=True)
 
 
-def _text(name: str, value: Json) -> str:
+def _format_value(name: str, value: Json) -> str:
     if value is None:
         return "-"
     if name in ("params", "flops") and isinstance(value, int):
-        return human_count(value)
+        return format_count(value)
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):

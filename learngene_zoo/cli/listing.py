@@ -10,21 +10,21 @@ from learngene_zoo.cli.job import (
     MAX_ROWS,
     Row,
     advise,
-    all_option,
-    json_option,
+    make_all_option,
+    make_json_option,
     print_lines,
     print_row,
     print_rows,
 )
-from learngene_zoo.cli.main import note, pause_garbage_collection
+from learngene_zoo.cli.main import pause_garbage_collection, print_note
 from learngene_zoo.cli.sections import SettingsCommand
-from learngene_zoo.errors import WrongCall, ZooError, unknown
+from learngene_zoo.errors import WrongCall, ZooError, refuse_unknown
 from learngene_zoo.tasks import catalogue
 from learngene_zoo.tasks.task import Entry
 from learngene_zoo.text import count_noun
 
 
-def method_rows() -> list[Row]:
+def list_methods() -> list[Row]:
     """Return a row for every method, those of other packages first.
 
     A note on stderr names each one that is broken.
@@ -35,7 +35,7 @@ def method_rows() -> list[Row]:
         good, broken = METHODS.load_all()
         ours = METHODS.list_in_tree()
     for plugin in broken:
-        note(f"method {plugin.name} of {plugin.reference} cannot be used; see lgzoo doctor")
+        print_note(f"method {plugin.name} of {plugin.reference} cannot be used; see lgzoo doctor")
     return [
         {
             "name": m.name,
@@ -49,30 +49,30 @@ def method_rows() -> list[Row]:
     ]
 
 
-def learngene_rows() -> list[Row]:
+def list_learngenes() -> list[Row]:
     """Return a row for every learngene of the shelf."""
     from learngene_zoo.artifacts import shelf
 
     rows: list[Row] = []
-    for name in shelf.names():
+    for name in shelf.list_names():
         try:
-            learngene = shelf.entry(shelf.cards_folder() / name)
+            learngene = shelf.read_entry(shelf.find_cards_folder() / name)
         except ZooError as error:
-            note(str(error))
+            print_note(str(error))
             continue
         if learngene is not None:
             rows.append(vars(learngene))
     return rows
 
 
-def task_rows() -> list[Row]:
+def list_tasks() -> list[Row]:
     """Return a row for every task of the catalogue; print a note for each broken suite."""
-    for plugin in catalogue.suites()[1]:
-        note(f"suite {plugin.name} of {plugin.reference} cannot be used; see lgzoo doctor")
-    return [task_row(entry) for entry in catalogue.entries()]
+    for plugin in catalogue.load_suites()[1]:
+        print_note(f"suite {plugin.name} of {plugin.reference} cannot be used; see lgzoo doctor")
+    return [make_task_row(entry) for entry in catalogue.list_entries()]
 
 
-def task_row(entry: Entry) -> Row:
+def make_task_row(entry: Entry) -> Row:
     """Return the row of one task of the catalogue, with the suites that contain it."""
     return {
         "name": entry.name,
@@ -81,11 +81,11 @@ def task_row(entry: Entry) -> Row:
         "classes": entry.classes,
         **{part: entry.sizes.get(part) for part in ("train", "validation", "test")},
         "licence": entry.licence,
-        "suites": catalogue.suites_of(entry.name),
+        "suites": catalogue.list_suites_of(entry.name),
     }
 
 
-def ancestry_rows() -> list[Row]:
+def list_ancestries() -> list[Row]:
     """Return rows of the bundled ancestry models and of well-known ones of timm."""
     from learngene_zoo.pretrained.known import list_known
 
@@ -93,10 +93,10 @@ def ancestry_rows() -> list[Row]:
 
 
 NOUNS: dict[str, Callable[[], list[Row]]] = {
-    "methods": method_rows,
-    "learngenes": learngene_rows,
-    "tasks": task_rows,
-    "ancestries": ancestry_rows,
+    "methods": list_methods,
+    "learngenes": list_learngenes,
+    "tasks": list_tasks,
+    "ancestries": list_ancestries,
 }
 # The columns of each table that are left out first where the terminal is narrow.
 DROPS = {
@@ -120,7 +120,7 @@ def print_listing(
     With `html`, a page of the learngenes is written instead.
     """
     if noun is not None and noun not in NOUNS:
-        raise unknown("list", noun, NOUNS)
+        raise refuse_unknown("list", noun, NOUNS)
     if html is not None:
         _write_page(noun, html, force, as_json)
         return
@@ -134,12 +134,12 @@ def print_listing(
         return
     most = None if show_all else MAX_ROWS
     if noun is not None:
-        print_rows([_short(row) for row in NOUNS[noun]()], False, drops=DROPS[noun], most=most)
+        print_rows([_shorten(row) for row in NOUNS[noun]()], False, drops=DROPS[noun], most=most)
         if noun == "tasks" and not show_all:
             advise(_name_suites())
         return
     for kind, rows_of in NOUNS.items():
-        rows = [_short(row) for row in rows_of()]
+        rows = [_shorten(row) for row in rows_of()]
         print_rows(rows, False, f"{kind}: {len(rows)}", drops=DROPS[kind], most=most, quiet=True)
         click.echo()
     if not show_all:
@@ -163,12 +163,12 @@ def _write_page(noun: str | None, path: Path, force: bool, as_json: bool) -> Non
 
 def _name_suites() -> str:
     """Return the commands that list the tasks of each suite, with their numbers of tasks."""
-    counts = {suite.name: len(suite.tasks) for suite in catalogue.suites()[0]}
+    counts = {suite.name: len(suite.tasks) for suite in catalogue.load_suites()[0]}
     names = ", ".join(f"{name} ({count_noun(count, 'task')})" for name, count in counts.items())
     return f"lgzoo show SUITE   (suites: {names})"
 
 
-def _short(row: Row) -> Row:
+def _shorten(row: Row) -> Row:
     """Return the row without values that are too long for a table."""
     return {name: value for name, value in row.items() if name != "paper"}
 
@@ -186,13 +186,13 @@ command = SettingsCommand(
             metavar="[methods|learngenes|tasks|ancestries]",
             shell_complete=click.Choice(list(NOUNS)).shell_complete,
         ),
-        all_option(),
+        make_all_option(),
         click.Option(
             ["--html"],
             type=click.Path(path_type=Path, dir_okay=False),
             help="Write the learngenes as an HTML page with filters to this file.",
         ),
         click.Option(["--force"], is_flag=True, help="Replace what already exists."),
-        json_option(),
+        make_json_option(),
     ],
 )

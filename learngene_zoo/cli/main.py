@@ -35,10 +35,10 @@ from learngene_zoo.errors import (
     Unavailable,
     ZooError,
     explain_os_error,
-    nearest,
-    unknown,
+    find_nearest,
+    refuse_unknown,
 )
-from learngene_zoo.text import printable, shell_word
+from learngene_zoo.text import escape_controls, quote_word
 from learngene_zoo.version import __version__
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class LazyGroup(click.Group):
 
     def refuse(self, name: str) -> NoReturn:
         """Raise `WrongCall` for a name that is not in the table."""
-        raise unknown(self.kind, name, self.table)
+        raise refuse_unknown(self.kind, name, self.table)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the section of the help that lists the commands."""
@@ -379,7 +379,7 @@ def run_guarded(call: Callable[[list[str]], object], arguments: Sequence[str]) -
     """Return the exit code of `call(arguments)`; `--debug` anywhere shows tracebacks."""
     debug = DEBUG in arguments
     words = [word for word in arguments if word != DEBUG]
-    with _interrupts() as interrupts:
+    with _handle_interrupts() as interrupts:
         try:
             if not {"-h", "--help", "--version"} & set(words):
                 _check_current_folder()
@@ -406,14 +406,14 @@ def run_guarded(call: Callable[[list[str]], object], arguments: Sequence[str]) -
             if isinstance(error, Exists):
                 line = (
                     f"{error.path} already exists; choose another path with -o, or replace it with "
-                    f"--force; for example: {command_beside(words, error.path)}"
+                    f"--force; for example: {suggest_path(words, error.path)}"
                 )
-            click.echo(f"error: {_one_line(line)}", err=True)
+            click.echo(f"error: {_shorten_line(line)}", err=True)
             return code
 
 
 @contextmanager
-def _interrupts() -> Iterator[list[int]]:
+def _handle_interrupts() -> Iterator[list[int]]:
     """Raise KeyboardInterrupt at the first Ctrl-C within, and end the process at the second.
 
     Yields the list of the signals that arrived. Unfinished output stays a draft, which the next
@@ -457,7 +457,7 @@ def _report_interrupt(words: Sequence[str], error: BaseException) -> int:
     return INTERRUPTED
 
 
-def command_beside(words: Sequence[str], path: str) -> str:
+def suggest_path(words: Sequence[str], path: str) -> str:
     """Return the same command line with `-o` and the first free name after `path`: finetuned-2."""
     kept_words, skip = [], False
     for word in words:
@@ -473,7 +473,7 @@ def command_beside(words: Sequence[str], path: str) -> str:
     number = 2
     while os.path.lexists(free := target.with_name(f"{target.stem}-{number}{target.suffix}")):
         number += 1
-    return " ".join(map(shell_word, ["lgzoo", *kept_words, "-o", str(free)]))
+    return " ".join(map(quote_word, ["lgzoo", *kept_words, "-o", str(free)]))
 
 
 def _check_current_folder() -> None:
@@ -497,7 +497,7 @@ def describe_error(error: Exception) -> tuple[str, int]:
             line = line.replace(argument, option)
         return line, error.exit_code
     if isinstance(error, click.UsageError):
-        return _usage(error), error.exit_code
+        return _format_usage(error), error.exit_code
     if isinstance(error, click.ClickException):
         return error.format_message(), error.exit_code
     if isinstance(error, MemoryError) or any(
@@ -529,7 +529,7 @@ def explain_misfit() -> str:
     return f"torchvision does not fit torch ({versions}): install both from one source"
 
 
-def _usage(error: click.UsageError) -> str:
+def _format_usage(error: click.UsageError) -> str:
     """Return click's message in lower case, without full stop, with the command of the help."""
     command = error.ctx.command_path if error.ctx else "lgzoo"
     if isinstance(error, click.NoSuchOption):
@@ -540,7 +540,7 @@ def _usage(error: click.UsageError) -> str:
             for word in (*option.opts, *option.secondary_opts)
         }
         typed = error.option_name.lstrip("-")
-        close = nearest(typed, words)
+        close = find_nearest(typed, words)
         hint = f"see {command} --help" if close is None else f"did you mean {words[close]}?"
         if close is None and typed in SIZES and command.startswith("lgzoo extract"):
             hint = f"sizes are chosen afterwards: lgzoo expand {error.option_name} ..."
@@ -568,15 +568,15 @@ def _usage(error: click.UsageError) -> str:
     return f"{text}; see {command} --help"
 
 
-def note(text: str) -> None:
+def print_note(text: str) -> None:
     """Print one line on stderr that is not an error."""
-    click.echo(f"note: {_one_line(text)}", err=True)
+    click.echo(f"note: {_shorten_line(text)}", err=True)
 
 
-def _one_line(text: str) -> str:
+def _shorten_line(text: str) -> str:
     """Return printable text, with the middle of very long words left out."""
     words = (
         word if len(word) <= LONGEST else f"{word[: LONGEST // 2]}...{word[-20:]}"
         for word in text.split()
     )
-    return printable(" ".join(words))
+    return escape_controls(" ".join(words))

@@ -9,12 +9,12 @@ from typing import Literal
 import click
 
 from learngene_zoo.atomic import new_folder
-from learngene_zoo.cli.job import advise, json_option, print_lines, print_row
+from learngene_zoo.cli.job import advise, make_json_option, print_lines, print_row
 from learngene_zoo.cli.sections import SettingsCommand
 from learngene_zoo.errors import Exists, WrongCall
 from learngene_zoo.method.contract import METHODS
 from learngene_zoo.tasks import catalogue
-from learngene_zoo.text import shell_word
+from learngene_zoo.text import quote_word
 
 TEMPLATES = Path(__file__).resolve().parent.parent / "templates"
 
@@ -28,17 +28,17 @@ def new_plugin(
     if folder.exists():
         raise Exists(folder)
     with new_folder(folder) as draft:
-        for file, text in package(name, kind).items():
+        for file, text in render_package(name, kind).items():
             (draft / file).parent.mkdir(exist_ok=True)
             (draft / file).write_text(text, encoding="utf-8")
     if as_json:
         print_row({"path": str(folder)}, as_json=True)
         return
     print_lines([str(folder)])
-    advise(f"cd {shell_word(str(folder))} && pip install -e '.[test]' && pytest")
+    advise(f"cd {quote_word(str(folder))} && pip install -e '.[test]' && pytest")
 
 
-def package(name: str, kind: str) -> dict[str, str]:
+def render_package(name: str, kind: str) -> dict[str, str]:
     """Return the files of a new plugin: paths within it, and their texts."""
     words = {
         "name": name,
@@ -68,7 +68,7 @@ def check_name(name: str) -> None:
             f"{name!r} cannot name a plugin; expected lower-case letters, digits and underscores, "
             "the first a letter: my_method"
         )
-    taken_names = {*METHODS.references(), *(suite.name for suite in catalogue.suites()[0])}
+    taken_names = {*METHODS.references(), *(suite.name for suite in catalogue.load_suites()[0])}
     if name in taken_names:
         raise WrongCall(
             f"the name {name} is already used by an installed plugin; choose another name"
@@ -97,6 +97,6 @@ command = SettingsCommand(
             type=click.Path(path_type=Path),
             help="Folder of the package.  [default: lgzoo-NAME]",
         ),
-        json_option(),
+        make_json_option(),
     ],
 )

@@ -14,23 +14,23 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import click
 from click.core import ParameterSource
 
-from learngene_zoo.artifacts.shelf import find, is_card, kind_of, learngenes, missing_model
+from learngene_zoo.artifacts.shelf import find, is_card, list_learngenes, missing_model, read_kind
 from learngene_zoo.cli.main import WORDS_KEY, LazyGroup
 from learngene_zoo.cli.sections import (
     SettingOption,
     SizeOption,
     TrainingOption,
+    find_section,
     rank_in_help,
-    section_of,
 )
-from learngene_zoo.errors import BadPlugin, WrongCall, ZooError, unknown
+from learngene_zoo.errors import BadPlugin, WrongCall, ZooError, refuse_unknown
 from learngene_zoo.families.spec import TIMM_NAMES
 from learngene_zoo.families.timm_config import check_timm_source
-from learngene_zoo.hub.client import reference_to_hub
+from learngene_zoo.hub.client import parse_hub_reference
 from learngene_zoo.method.contract import METHODS, Method
 from learngene_zoo.method.sizes import Target
 from learngene_zoo.pretrained.timm_model import is_timm_source
-from learngene_zoo.settings import Recipe, Setting, settings_of, to_json, with_settings
+from learngene_zoo.settings import Recipe, Setting, list_settings, to_json, with_settings
 from learngene_zoo.text import parse_count, parse_seconds
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ MAX_PLACEHOLDER = 60  # characters of the choices in the help's left column
 _KINDS = {int: "an integer", float: "a number", str: "a text", Path: "a path"}
 
 
-def options_of(
+def make_options(
     settings: Any,
     without: Container[str] = (),
     helps: Mapping[str, str] | None = None,
@@ -66,9 +66,9 @@ def options_of(
             `SettingOption`.
         defaults: texts by name, for defaults that are not plain values.
     """
-    leaves = [setting for setting in settings_of(settings) if setting.name not in without]
+    leaves = [setting for setting in list_settings(settings) if setting.name not in without]
     return [
-        _option(
+        _make_option(
             leaf,
             (helps or {}).get(leaf.name, ""),
             kind or _choose_kind(settings, leaf),
@@ -90,7 +90,7 @@ def add_options(
     for option in settings:
         words = {*option.opts, *option.secondary_opts}
         if words & taken:
-            field = str(option.name).removeprefix(setting_parameter(""))
+            field = str(option.name).removeprefix(name_parameter(""))
             raise BadPlugin(
                 f"the setting {field!r} of the method {method.name!r} has the option "
                 f"{min(words & taken)}, which this command has already; rename the field"
@@ -106,12 +106,12 @@ def _choose_kind(settings: Any, leaf: Setting) -> type[SettingOption]:
     return TrainingOption if isinstance(settings, Recipe) else SettingOption
 
 
-def size_options(*without: str) -> list[click.Option]:
-    """Return the size options, which `settings_from_options(Target())` reads back."""
-    return options_of(Target(), without=("dense", *without), kind=SizeOption)
+def make_size_options(*without: str) -> list[click.Option]:
+    """Return the size options, which `read_settings(Target())` reads back."""
+    return make_options(Target(), without=("dense", *without), kind=SizeOption)
 
 
-def budget_options() -> list[click.Option]:
+def make_budget_options() -> list[click.Option]:
     """Return the options for the fields of a `Budget`."""
     return [
         SizeOption(
@@ -147,25 +147,25 @@ def _accept(parse: Callable[[str], Any]) -> Callable[[str], Any]:
     return convert
 
 
-def auto_options_of(settings: Any, names: Container[str], **defaults: str) -> list[click.Option]:
-    """Return options as `options_of` does, for the leaves in `names`, which also accept `auto`.
+def make_auto_options(settings: Any, names: Container[str], **defaults: str) -> list[click.Option]:
+    """Return options as `make_options` does, for the leaves in `names`, which also accept `auto`.
 
     `defaults` has, by name, texts for defaults that are not plain values.
     """
     return [
-        _option(
+        _make_option(
             setting,
             f"{setting.help}, or auto",
             _choose_kind(settings, setting),
             AutoType,
             default=defaults.get(setting.name, setting.default),
         )
-        for setting in settings_of(settings)
+        for setting in list_settings(settings)
         if setting.name in names
     ]
 
 
-def _option(
+def _make_option(
     setting: Setting,
     help_text: str,
     kind: type[SettingOption],
@@ -183,7 +183,7 @@ def _option(
     )
     if setting.kind is bool:
         return kind(
-            [f"--{setting.option}/{_opposite(setting.option)}", setting_parameter(setting.name)],
+            [f"--{setting.option}/{_name_opposite(setting.option)}", name_parameter(setting.name)],
             default=None,
             help=text,
         )
@@ -193,7 +193,7 @@ def _option(
     aliases = SIZE_ALIASES if issubclass(kind, SizeOption) else ALIASES
     names = [setting.option, *filter(None, [aliases.get(setting.name)])]
     return kind(
-        [*(f"--{name}" for name in names), setting_parameter(setting.name)],
+        [*(f"--{name}" for name in names), name_parameter(setting.name)],
         type=value,
         metavar=value.metavar,
         multiple=setting.repeated,
@@ -201,7 +201,7 @@ def _option(
     )
 
 
-def _opposite(option: str) -> str:
+def _name_opposite(option: str) -> str:
     """Return the flag that unsets a flag: `--no-shared` for `shared`.
 
     For a name that begins with `no-`, it is the rest: `--embed-class` for `no-embed-class`.
@@ -209,7 +209,7 @@ def _opposite(option: str) -> str:
     return f"--{option.removeprefix('no-')}" if option.startswith("no-") else f"--no-{option}"
 
 
-def setting_parameter(name: str) -> str:
+def name_parameter(name: str) -> str:
     """Return the name of the parameter of a setting's option."""
     return f"setting_{name}"
 
@@ -224,7 +224,7 @@ def _describe_default(default: Any) -> str:
     return f"  [default: {text}]"
 
 
-def settings_from_options(settings: T) -> T:
+def read_settings(settings: T) -> T:
     """Return `settings` with the values typed on this command line. Raises `WrongCall`."""
     return with_settings(settings, list_typed(settings))
 
@@ -233,8 +233,8 @@ def list_typed(settings: Any) -> dict[str, Any]:
     """Return the values of `settings` that the user typed on this command line, by name."""
     context = click.get_current_context()
     values = {}
-    for setting in settings_of(settings):
-        name = setting_parameter(setting.name)
+    for setting in list_settings(settings):
+        name = name_parameter(setting.name)
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             values[setting.name] = (
                 _join_groups(context.params[name]) if setting.repeated else context.params[name]
@@ -246,7 +246,7 @@ def name_typed_option(name: str) -> str:
     """Return the option of a setting as it was typed on this command line, else its first name."""
     context = click.get_current_context()
     parameters = context.command.get_params(context)
-    option = next(option for option in parameters if option.name == setting_parameter(name))
+    option = next(option for option in parameters if option.name == name_parameter(name))
     typed = [word.partition("=")[0] for word in context.meta.get(WORDS_KEY, ())]
     return next((word for word in typed if word in option.opts), option.opts[0])
 
@@ -340,9 +340,11 @@ def complete_tasks(
     ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
     """Complete the tasks of the catalogue."""
-    from learngene_zoo.tasks.catalogue import entries
+    from learngene_zoo.tasks.catalogue import list_entries
 
-    return click.Choice([entry.name for entry in entries()]).shell_complete(ctx, param, incomplete)
+    return click.Choice([entry.name for entry in list_entries()]).shell_complete(
+        ctx, param, incomplete
+    )
 
 
 def complete_learngenes(
@@ -351,7 +353,7 @@ def complete_learngenes(
     """Complete the learngenes of the shelf, and folders."""
     from click.shell_completion import CompletionItem
 
-    names = click.Choice(learngenes()).shell_complete(ctx, param, incomplete)
+    names = click.Choice(list_learngenes()).shell_complete(ctx, param, incomplete)
     return [*names, CompletionItem(incomplete, type="dir")]
 
 
@@ -363,13 +365,13 @@ def check_tasks(*names: str | None) -> None:
     references = [name for name in names if name is not None]
     if not references:
         return
-    from learngene_zoo.tasks.catalogue import check_name, tasks_named
+    from learngene_zoo.tasks.catalogue import check_name, expand_suites
 
-    for name in tasks_named(references):
+    for name in expand_suites(references):
         check_name(name)
 
 
-def task_option(help_text: str, **settings: Any) -> click.Option:
+def make_task_option(help_text: str, **settings: Any) -> click.Option:
     """Return `--task` of a command, which a shell can complete."""
     return click.Option(["--task"], help=help_text, shell_complete=complete_tasks, **settings)
 
@@ -386,10 +388,10 @@ def parse_setting(settings: Any, name: str, text: str, option: str) -> Any:
     Raises:
         WrongCall: the setting is unknown, or the value is invalid.
     """
-    leaves = {setting.name: setting for setting in settings_of(settings)}
+    leaves = {setting.name: setting for setting in list_settings(settings)}
     setting = leaves.get(name.replace("-", "_"))
     if setting is None:
-        raise WrongCall(f"{option}: {unknown('setting', name, leaves)}")
+        raise WrongCall(f"{option}: {refuse_unknown('setting', name, leaves)}")
     try:
         return SettingType(setting).convert(text, None, None)
     except click.BadParameter as error:
@@ -452,7 +454,7 @@ class MethodGroup(LazyGroup):
                 continue  # `lgzoo doctor` reports it
             for option in sorted(params, key=rank_in_help):
                 record = option.get_help_record(ctx)
-                if record is not None and section_of(option) not in OF_A_METHOD:
+                if record is not None and find_section(option) not in OF_A_METHOD:
                     shared.setdefault(option.opts[0], record)
         with formatter.section("Options of every method"):
             formatter.write_dl(list(shared.values()))
@@ -464,7 +466,7 @@ class MethodGroup(LazyGroup):
         return sorted({**lost, **{method.name: method.title for method in good}}.items())
 
 
-def model_argument() -> click.Argument:
+def make_model_argument() -> click.Argument:
     """Return the optional argument `[MODEL]`: a folder, or a repository on the Hub.
 
     It is optional because commands that write models have default folders.
@@ -472,13 +474,13 @@ def model_argument() -> click.Argument:
     return click.Argument(["model"], required=False, type=click.Path())
 
 
-def any_model_of(named: str | None, *defaults: str, offline: bool = False) -> str | Path:
-    """Return the model as `model_of` does, or the name of a model of timm or a Hub repository.
+def find_any_model(named: str | None, *defaults: str, offline: bool = False) -> str | Path:
+    """Return the model as `find_model` does, or the name of a model of timm or a Hub repository.
 
     Raises `WrongCall` for a name that timm does not have, before timm is imported.
     """
     if named is None or not is_timm_source(named):
-        return model_of(named, *defaults, offline=offline)
+        return find_model(named, *defaults, offline=offline)
     if named.startswith("timm:"):
         check_timm_source(named.removeprefix("timm:"))
     return named
@@ -491,7 +493,7 @@ def _describe_model_commands(defaults: Sequence[str]) -> str:
     return "train one with `lgzoo finetune`"
 
 
-def model_of(named: str | None, *defaults: str, offline: bool = False) -> Path:
+def find_model(named: str | None, *defaults: str, offline: bool = False) -> Path:
     """Return the folder of the model.
 
     Args:
@@ -508,7 +510,7 @@ def model_of(named: str | None, *defaults: str, offline: bool = False) -> Path:
         if named
         else next((Path(path) for path in defaults if Path(path).is_dir()), None)
     )
-    if named and not Path(named).is_dir() and (reference_to_hub(named) or is_card(named)):
+    if named and not Path(named).is_dir() and (parse_hub_reference(named) or is_card(named)):
         folder = find(named, offline=offline)
     if folder is None:
         searched = " or ".join(f"./{path}" for path in defaults)
@@ -527,7 +529,7 @@ def model_of(named: str | None, *defaults: str, offline: bool = False) -> Path:
         )
     if not folder.is_dir():
         raise missing_model(named or folder)
-    if kind_of(folder) == "learngene":
+    if read_kind(folder) == "learngene":
         raise WrongCall(
             f"{folder} is a learngene, not a model; build one with `lgzoo expand {folder} --layers "
             "7`"

@@ -15,43 +15,43 @@ import click
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.learngene import read_config
-from learngene_zoo.cli.extract import ancestry_option, pool_option, preset_option
+from learngene_zoo.cli.extract import make_ancestry_option, make_preset_option, pool_option
 from learngene_zoo.cli.job import (
     MAX_ROWS,
     Row,
     WholeNumber,
     advise,
-    all_option,
-    choice_option,
-    interval_text,
-    job_of,
-    job_options,
-    json_option,
-    offline_option,
+    format_interval,
+    make_all_option,
+    make_choice_option,
+    make_job_options,
+    make_json_option,
+    make_offline_option,
     print_rows,
     say,
+    take_job,
 )
-from learngene_zoo.cli.main import note
+from learngene_zoo.cli.main import print_note
 from learngene_zoo.cli.options import (
     MethodGroup,
     add_options,
-    budget_options,
     check_tasks,
     complete_learngenes,
+    make_budget_options,
+    make_options,
+    make_size_options,
+    make_task_option,
     name_typed_option,
-    options_of,
-    settings_from_options,
-    size_options,
-    task_option,
+    read_settings,
 )
 from learngene_zoo.cli.sections import SettingsCommand
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.family import Convention
 from learngene_zoo.families.spec import Spec
-from learngene_zoo.method.contract import Method, method_of
+from learngene_zoo.method.contract import Method, find_method
 from learngene_zoo.method.sizes import AXES, Budget, Member, Target
-from learngene_zoo.settings import settings_of
-from learngene_zoo.text import count_noun, shell_word
+from learngene_zoo.settings import list_settings
+from learngene_zoo.text import count_noun, quote_word
 
 if TYPE_CHECKING:
     from learngene_zoo.lifecycle.recommendation import RankedDescendant
@@ -61,7 +61,7 @@ OF_ALL_SIZES = ("classes", "image_size")  # the listed models have those that ar
 FEW = 200  # training images, below which a ranking gets a note
 
 
-def size_rows(members: Iterable[Member], convention: Convention) -> list[Row]:
+def list_sizes(members: Iterable[Member], convention: Convention) -> list[Row]:
     """Return one row per member: its sizes, its cost, and the expander's settings that build it.
 
     Sizes beyond layers, width and heads are included only where the members differ in them, and
@@ -77,7 +77,7 @@ def size_rows(members: Iterable[Member], convention: Convention) -> list[Row]:
     rows: list[Row] = []
     for member in members:
         sizes = {name: getattr(member.spec, name) for name in names}
-        front = {"front": front_text(member.spec)} if several else {}
+        front = {"front": format_front(member.spec)} if several else {}
         cost = member.cost(convention)
         rows.append(
             {**sizes, **front, "params": cost.params, "flops": cost.flops, **member.settings}
@@ -91,7 +91,7 @@ def print_sizes(rows: list[Row], as_json: bool, show_all: bool) -> None:
     print_rows(rows, as_json, drops=("heads",), most=most, spread=True)
 
 
-def front_text(spec: Spec) -> str:
+def format_front(spec: Spec) -> str:
     """Return the segments before the last as `layers x width`, such as "4x192+5x384".
 
     Empty for a plain model. For unevenly pruned blocks, the widths of attention and MLP follow:
@@ -104,9 +104,9 @@ def front_text(spec: Spec) -> str:
     return "+".join(segments)
 
 
-def convention_option() -> click.Option:
+def make_convention_option() -> click.Option:
     """Return `--convention`: how parameters and FLOPs are counted."""
-    return choice_option(
+    return make_choice_option(
         "--convention",
         get_args(Convention),
         "exact",
@@ -130,7 +130,7 @@ def _explain_empty(target: Target, depths: Collection[int]) -> str:
 
 def build(method: Method) -> click.Command:
     """Return the command of one method, with the options of its extractor and its expander."""
-    extractor_names = tuple(setting.name for setting in settings_of(method.extractor))
+    extractor_names = tuple(setting.name for setting in list_settings(method.extractor))
 
     def plan(
         ancestry: tuple[str, ...],
@@ -144,12 +144,12 @@ def build(method: Method) -> click.Command:
         max_flops: int | None,
         **options: Any,
     ) -> None:
-        target = settings_from_options(Target())
+        target = read_settings(Target())
         list_members = partial(
             lifecycle.plan,
             method.name,
-            extractor=settings_from_options(method.preset(preset)),
-            expander=settings_from_options(method.expander),
+            extractor=read_settings(method.preset(preset)),
+            expander=read_settings(method.expander),
             ancestries=ancestry,
             budget=Budget(max_params=max_params, max_flops=max_flops),
             pool=pool,
@@ -160,7 +160,7 @@ def build(method: Method) -> click.Command:
         if not members:
             depths = {member.spec.layers for member in list_members(target=Target())}
             raise WrongCall(f"{method.name} {_explain_empty(target, depths)}")
-        print_sizes(size_rows(members, convention), as_json, show_all)
+        print_sizes(list_sizes(members, convention), as_json, show_all)
 
     return SettingsCommand(
         method.name,
@@ -174,18 +174,18 @@ def build(method: Method) -> click.Command:
         params=add_options(
             method,
             [
-                ancestry_option(),
-                preset_option(method),
+                make_ancestry_option(),
+                make_preset_option(method),
                 pool_option(),
-                *size_options("task"),
-                *(option for option in budget_options() if option.name != "max_latency"),
-                convention_option(),
-                offline_option(),
-                all_option(),
-                json_option(),
+                *make_size_options("task"),
+                *(option for option in make_budget_options() if option.name != "max_latency"),
+                make_convention_option(),
+                make_offline_option(),
+                make_all_option(),
+                make_json_option(),
             ],
-            options_of(method.extractor),
-            options_of(method.expander, without=extractor_names),
+            make_options(method.extractor),
+            make_options(method.expander, without=extractor_names),
         ),
     )
 
@@ -214,7 +214,7 @@ def recommend(
     **options: Any,
 ) -> None:
     """Probe, print the ranking, and the command that builds the first candidate."""
-    job = job_of(options)
+    job = take_job(options)
     check_tasks(task)
     budget = Budget(max_params=max_params, max_flops=max_flops)
 
@@ -226,18 +226,18 @@ def recommend(
         task, learngenes, budget=budget, images=images, sizes=sizes, run=job.run, report=report
     )
     if job.as_json:
-        print_rows([_row(candidate) for candidate in ranking], as_json=True)
+        print_rows([_make_row(candidate) for candidate in ranking], as_json=True)
         return
     count = count_noun(ranking[0].images, "training image")
     title = f"linear probe on {count} of {task}, before any training"
-    rows = [_row_for_people(candidate) for candidate in ranking]
+    rows = [_format_row(candidate) for candidate in ranking]
     print_rows(
         rows, False, title, drops=DROPS, most=None if show_all else MAX_ROWS, quiet=job.quiet
     )
     if ranking[0].images < FEW and not job.quiet:
-        note(
+        print_note(
             f"{count} give an uncertain ranking: the 95 % interval of the first is "
-            f"{_points(ranking[0])} points wide; fine-tune and compare"
+            f"{_count_points(ranking[0])} points wide; fine-tune and compare"
         )
     tied = [candidate for candidate in ranking[1:] if candidate.is_tied]
     if tied:
@@ -254,18 +254,18 @@ def recommend(
 DROPS = ("heads", "flops", "settings", "params")
 
 
-def _points(candidate: RankedDescendant) -> int:
+def _count_points(candidate: RankedDescendant) -> int:
     low, high = candidate.interval
     return round(100 * (high - low))
 
 
-def _row_for_people(candidate: RankedDescendant) -> dict[str, Any]:
+def _format_row(candidate: RankedDescendant) -> dict[str, Any]:
     """Return one row of the table, with intervals beside their values."""
-    row, gain = _row(candidate), candidate.difference
+    row, gain = _make_row(candidate), candidate.difference
     sizes = {name: row[name] for name in ("layers", "width", "heads", "params", "flops")}
     intervals = {
-        "linear probe (95 %)": interval_text(candidate.probe, *candidate.interval),
-        "to the first (95 %)": interval_text(gain.value, gain.low, gain.high),
+        "linear probe (95 %)": format_interval(candidate.probe, *candidate.interval),
+        "to the first (95 %)": format_interval(gain.value, gain.low, gain.high),
     }
     return {
         "learngene": candidate.learngene,
@@ -275,9 +275,9 @@ def _row_for_people(candidate: RankedDescendant) -> dict[str, Any]:
     }
 
 
-def _row(candidate: RankedDescendant) -> dict[str, Any]:
+def _make_row(candidate: RankedDescendant) -> dict[str, Any]:
     """Return one flat row: model, cost, probe, and difference to the first with its interval."""
-    sizes = size_rows([candidate.member], "exact")[0]
+    sizes = list_sizes([candidate.member], "exact")[0]
     settings = " ".join(f"{name}={value}" for name, value in candidate.member.settings.items())
     fixed = {name: sizes[name] for name in ("layers", "width", "heads", "params", "flops")}
     low, high = candidate.interval
@@ -298,7 +298,7 @@ def _row(candidate: RankedDescendant) -> dict[str, Any]:
 def _call(candidate: RankedDescendant, task: str) -> str:
     """Return the command line that builds a candidate."""
     config = read_config(shelf.find(candidate.learngene))
-    free = method_of(config, candidate.learngene).expander.list_axes(config.spec)
+    free = find_method(config, candidate.learngene).expander.list_axes(config.spec)
     sizes = {
         name: getattr(candidate.member.spec, name)
         for name in ("layers", "width", "heads", "mlp_ratio")
@@ -309,8 +309,8 @@ def _call(candidate: RankedDescendant, task: str) -> str:
         for name, value in (candidate.member.settings or sizes).items()
     ]
     return (
-        f"lgzoo expand {shell_word(candidate.learngene)} {' '.join(words)} --task "
-        f"{shell_word(task)}"
+        f"lgzoo expand {quote_word(candidate.learngene)} {' '.join(words)} --task "
+        f"{quote_word(task)}"
     )
 
 
@@ -330,7 +330,7 @@ recommend_command = SettingsCommand(
         click.Argument(
             ["learngenes"], nargs=-1, metavar="[LEARNGENE]...", shell_complete=complete_learngenes
         ),
-        task_option("Task whose training images are probed; also folder:PATH.", required=True),
+        make_task_option("Task whose training images are probed; also folder:PATH.", required=True),
         click.Option(
             ["--images"],
             type=WholeNumber(10),
@@ -345,11 +345,11 @@ recommend_command = SettingsCommand(
             show_default=True,
             help="Maximum number of sizes to build of each learngene.",
         ),
-        *(option for option in budget_options() if option.name != "max_latency"),
-        all_option(),
+        *(option for option in make_budget_options() if option.name != "max_latency"),
+        make_all_option(),
         *[
             option
-            for option in job_options(None)
+            for option in make_job_options(None)
             if option.name not in ("out", "force", "resume", "tracker")
         ],
     ],

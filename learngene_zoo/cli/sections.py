@@ -63,7 +63,7 @@ class SettingsCommand(click.Command):
                 continue
             record = parameter.get_help_record(ctx)
             if record is not None:
-                sections[section_of(parameter)].append(record)
+                sections[find_section(parameter)].append(record)
         has_settings = any(sections[title] for title in SECTIONS[1:-1])
         for title, records in sections.items():
             if records:
@@ -72,7 +72,7 @@ class SettingsCommand(click.Command):
                     formatter.write_dl(records)
 
 
-def section_of(option: click.Parameter) -> str:
+def find_section(option: click.Parameter) -> str:
     """Return the section of an option."""
     if option.name in LAST:
         return RunningOption.section

@@ -9,29 +9,29 @@ import click
 
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.shelf import BUNDLED
-from learngene_zoo.cli.extract import image_size_option
+from learngene_zoo.cli.extract import make_image_size_option
 from learngene_zoo.cli.job import (
     Job,
     Row,
     advise,
-    job_of,
-    job_options,
+    make_job_options,
     print_row,
     print_rows,
     print_table,
     say,
+    take_job,
 )
 from learngene_zoo.cli.options import (
-    auto_options_of,
-    budget_options,
     check_tasks,
     complete_tasks,
     list_typed,
-    options_of,
-    settings_from_options,
-    task_option,
+    make_auto_options,
+    make_budget_options,
+    make_options,
+    make_task_option,
+    read_settings,
 )
-from learngene_zoo.cli.plan import size_rows
+from learngene_zoo.cli.plan import list_sizes
 from learngene_zoo.cli.sections import DetailOption, SettingsCommand, SizeOption, TrainingOption
 from learngene_zoo.cli.train import (
     DECAY,
@@ -40,13 +40,13 @@ from learngene_zoo.cli.train import (
     advise_training,
     print_training_warning,
 )
-from learngene_zoo.families.family import cost
+from learngene_zoo.families.family import count_cost
 from learngene_zoo.families.spec import TextSpec
 from learngene_zoo.lifecycle.shrinking.request import ShrinkConfig
 from learngene_zoo.method.sizes import Budget
 from learngene_zoo.runs.run import is_first
 from learngene_zoo.settings import to_json
-from learngene_zoo.text import human_count, human_seconds, shell_word
+from learngene_zoo.text import format_count, format_seconds, quote_word
 
 DROPS = ("MB", "ms", "params")  # columns that a narrow terminal may omit
 SHORT = {"validation": "val"}  # headings, so that the parameters fit into 80 columns
@@ -71,14 +71,14 @@ def shrink(
 
     Returns 1 if the fine-tuning of the result diverged before it learnt anything, else 0.
     """
-    job = job_of(options)
+    job = take_job(options)
     check_tasks(task, images)
     budget = Budget(max_params=max_params, max_flops=max_flops, max_latency=max_latency)
     request: dict[str, Any] = {
         "task": task,
         "images": images,
         "budget": budget,
-        "config": settings_from_options(ShrinkConfig()),
+        "config": read_settings(ShrinkConfig()),
         "image_size": image_size,
         "run": job.run,
         **list_typed(lifecycle.FINETUNE),
@@ -97,20 +97,20 @@ def shrink(
 def _print_plan(model: str, request: dict[str, Any], job: Job) -> None:
     """Print the candidates and the estimated time."""
     candidates, seconds = lifecycle.plan_shrink(model, **request)
-    from learngene_zoo.pretrained.ancestry import ancestry_spec
+    from learngene_zoo.pretrained.ancestry import read_ancestry_spec
 
     first = candidates[0].member.spec
     noun = "text" if isinstance(first, TextSpec) else "image"
-    original = ancestry_spec(model, offline=job.run.offline)
-    params = cost(original.with_(classes=first.classes, dense=False)).params
+    original = read_ancestry_spec(model, offline=job.run.offline)
+    params = count_cost(original.with_(classes=first.classes, dense=False)).params
     rows: list[Row] = [
-        {"method": candidate.method, **size_rows([candidate.member], "exact")[0]}
+        {"method": candidate.method, **list_sizes([candidate.member], "exact")[0]}
         for candidate in candidates
     ]
-    title = f"candidates; the original has {human_count(params)} parameters"
+    title = f"candidates; the original has {format_count(params)} parameters"
     print_rows(rows, job.as_json, title, quiet=job.quiet)
     say(
-        f"about {human_seconds(seconds)} to extract, build, probe and train, as fast as "
+        f"about {format_seconds(seconds)} to extract, build, probe and train, as fast as "
         f"the original computes on this machine now; reading {noun}s, measuring latencies and "
         "exporting come on top",
         job,
@@ -129,7 +129,7 @@ def _print_result(result: Any, job: Job) -> None:
         "report": str(result.report),
     }
     if job.as_json:
-        print_rows([_row(table, row, paths) for row in table.rows], as_json=True)
+        print_rows([_make_row(table, row, paths) for row in table.rows], as_json=True)
         return
     cells = [list_cells(table, row) for row in table.rows]
     numeric = [name not in ("", "method") for name, _ in cells[0]]
@@ -148,7 +148,7 @@ def _print_result(result: Any, job: Job) -> None:
         say("timm opens the model after `import learngene_zoo.timm`", job)
     if table.task is not None:
         sample = "--text TEXT" if table.noun == "text" else "PICTURE"
-        advise(f"lgzoo predict {shell_word(str(job.out))} {sample}", job.quiet)
+        advise(f"lgzoo predict {quote_word(str(job.out))} {sample}", job.quiet)
 
 
 def _print_advice(result: Any, job: Job) -> int:
@@ -164,7 +164,7 @@ def _print_advice(result: Any, job: Job) -> int:
     return print_training_warning(metrics)
 
 
-def _row(table: Any, row: Any, paths: dict[str, str | None]) -> Row:
+def _make_row(table: Any, row: Any, paths: dict[str, str | None]) -> Row:
     """Return one flat row; that of the model which is kept has the paths and the drop."""
     none = dict.fromkeys(["drop", *paths])
     facts = {"drop": table.drop, **paths} if row.kept else none
@@ -188,7 +188,7 @@ command = SettingsCommand(
     "  lgzoo shrink --task digits --max-params 500K --plan",
     params=[
         click.Argument(["model"], required=False, default=BUNDLED),
-        task_option("Task to fine-tune on; also folder:PATH or csv:PATH (lgzoo list tasks)."),
+        make_task_option("Task to fine-tune on; also folder:PATH or csv:PATH (lgzoo list tasks)."),
         DetailOption(
             ["--images"],
             metavar="TASK",
@@ -198,10 +198,10 @@ command = SettingsCommand(
             "compared by how well they predict the original's features of these images, and the "
             "best ones are healed instead of fine-tuned.",
         ),
-        *budget_options(),
-        image_size_option(),
-        *options_of(ShrinkConfig(), without=COUNTS, kind=SizeOption),
-        *options_of(ShrinkConfig(), without=BOUNDS),
+        *make_budget_options(),
+        make_image_size_option(),
+        *make_options(ShrinkConfig(), without=COUNTS, kind=SizeOption),
+        *make_options(ShrinkConfig(), without=BOUNDS),
         click.Option(
             ["--export"],
             type=click.Choice(["auto", "onnx", "pt2", "none"]),
@@ -215,18 +215,18 @@ command = SettingsCommand(
             is_flag=True,
             help="Print the candidates and an estimated time, and start nothing.",
         ),
-        *options_of(
+        *make_options(
             lifecycle.FinetuneConfig(),
             without=LEFT_OUT,
             kind=TrainingOption,
             defaults={"fit": "stretch with a new head"},
         ),
-        *auto_options_of(lifecycle.FINETUNE, lifecycle.AUTO_SETTINGS, lr=RATE),
-        *options_of(
+        *make_auto_options(lifecycle.FINETUNE, lifecycle.AUTO_SETTINGS, lr=RATE),
+        *make_options(
             lifecycle.FINETUNE,
             without=(*lifecycle.AUTO_SETTINGS, *LEFT_OUT),
             defaults={"layer_decay": DECAY, "warmup": WARMUP},
         ),
-        *job_options("shrunk", without=("tracker",)),
+        *make_job_options("shrunk", without=("tracker",)),
     ],
 )

@@ -9,17 +9,25 @@ from click.core import ParameterSource
 
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.records import is_own_data
-from learngene_zoo.cli.job import Job, choice_option, job_of, job_options, on_task, print_made, say
+from learngene_zoo.cli.job import (
+    Job,
+    format_task_option,
+    make_choice_option,
+    make_job_options,
+    print_made,
+    say,
+    take_job,
+)
 from learngene_zoo.cli.options import (
-    any_model_of,
-    auto_options_of,
     check_tasks,
     complete_tasks,
+    find_any_model,
     list_typed,
-    model_argument,
-    options_of,
-    setting_parameter,
-    settings_from_options,
+    make_auto_options,
+    make_model_argument,
+    make_options,
+    name_parameter,
+    read_settings,
 )
 from learngene_zoo.cli.sections import SettingsCommand, SizeOption, TrainingOption
 from learngene_zoo.errors import WrongCall
@@ -28,16 +36,16 @@ from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.lifecycle.training_warnings import describe_few, name_sample
 from learngene_zoo.method.sizes import Target
 from learngene_zoo.runs.run import is_first
-from learngene_zoo.settings import settings_of
+from learngene_zoo.settings import list_settings
 from learngene_zoo.tasks.catalogue import SOURCE_TASK
-from learngene_zoo.text import printable, shell_word
+from learngene_zoo.text import escape_controls, quote_word
 
 # A small model whose weights are still useful to inherit. `FROM_TASK` comes from the task.
 SPEC = ViTSpec(layers=12, width=96, heads=3, image_size=32, patch_size=8)
 FROM_TASK = ("classes", "channels", "dense")
 LANGUAGE_FAMILIES = lifecycle.list_language_families()
 HELPS = {
-    **{setting.name: setting.help for setting in settings_of(Target())},
+    **{setting.name: setting.help for setting in list_settings(Target())},
     "patch_size": "height and width of a patch in pixels",
     "pool": "pooling before the head: the class token, a mean or maximum of the patches (or both), "
     "or attention pooling",
@@ -72,24 +80,26 @@ def train(
     **options: Any,
 ) -> None:
     """Train the model and write it."""
-    job = job_of(options)
+    job = take_job(options)
     if family != DEFAULT_FAMILY:
         train_language(family, texts, job)
         return
-    text_sizes = [setting.name for setting in settings_of(lifecycle.TextSizes())]
-    refuse_typed(("texts", *map(setting_parameter, text_sizes)), OF_TEXTS)
+    text_sizes = [setting.name for setting in list_settings(lifecycle.TextSizes())]
+    refuse_typed(("texts", *map(name_parameter, text_sizes)), OF_TEXTS)
     check_tasks(task)
     model = lifecycle.train(
         task,
-        spec=settings_from_options(SPEC),
-        recipe=settings_from_options(lifecycle.TRAIN),
+        spec=read_settings(SPEC),
+        recipe=read_settings(lifecycle.TRAIN),
         init=init,
         out=job.out,
         run=job.run,
         force=job.force,
     )
     print_made(
-        job.out, job, f"lgzoo extract lsamd --ancestry {shell_word(str(job.out))}{on_task(task)}"
+        job.out,
+        job,
+        f"lgzoo extract lsamd --ancestry {quote_word(str(job.out))}{format_task_option(task)}",
     )
     print_training_warning(model.provenance["metrics"])
 
@@ -102,20 +112,20 @@ OF_TEXTS = "is for language models; add --family {families}, or leave it out"
 def train_language(family: str, texts: tuple[str, ...], job: Job) -> None:
     """Train a language model and write it. Raises `WrongCall` for options of images."""
     sizes = {**list_typed(SPEC), **list_typed(lifecycle.TextSizes())}
-    of_images = [setting.name for setting in settings_of(SPEC)]
+    of_images = [setting.name for setting in list_settings(SPEC)]
     unknown_here = [name for name in of_images if name not in lifecycle.LANGUAGE_SIZES]
-    parameters = ("task", "init", *map(setting_parameter, unknown_here))
+    parameters = ("task", "init", *map(name_parameter, unknown_here))
     refuse_typed(parameters, OF_IMAGES.format(family=family))
     lifecycle.train_language(
         texts or lifecycle.LANGUAGE_TEXTS,
         family=family,
-        recipe=settings_from_options(lifecycle.TRAIN),
+        recipe=read_settings(lifecycle.TRAIN),
         out=job.out,
         run=job.run,
         force=job.force,
         **sizes,
     )
-    print_made(job.out, job, f"lgzoo extract first_k --ancestry {shell_word(str(job.out))}")
+    print_made(job.out, job, f"lgzoo extract first_k --ancestry {quote_word(str(job.out))}")
 
 
 def refuse_typed(parameters: Iterable[str], reason: str) -> None:
@@ -149,7 +159,7 @@ command = SettingsCommand(
             show_default=True,
             help="Task to train on.",
         ),
-        choice_option(
+        make_choice_option(
             "--family",
             [DEFAULT_FAMILY, *LANGUAGE_FAMILIES],
             DEFAULT_FAMILY,
@@ -163,16 +173,16 @@ command = SettingsCommand(
             help="Texts of a language model: a task of texts or a suite of them, or text:PATH, a "
             ".txt file or a folder of them; may be repeated.  [default: words]",
         ),
-        choice_option(
+        make_choice_option(
             "--init",
             ["timm", "fan_in"],
             "timm",
             "Initial weights: timm's (std 0.02), or with std 1/sqrt(fan_in).",
         ),
-        *options_of(SPEC, without=FROM_TASK, helps=HELPS, kind=SizeOption),
-        *options_of(lifecycle.TextSizes(), kind=SizeOption),
-        *options_of(lifecycle.TRAIN),
-        *job_options("ancestry"),
+        *make_options(SPEC, without=FROM_TASK, helps=HELPS, kind=SizeOption),
+        *make_options(lifecycle.TextSizes(), kind=SizeOption),
+        *make_options(lifecycle.TRAIN),
+        *make_job_options("ancestry"),
     ],
 )
 
@@ -182,10 +192,10 @@ def finetune(model: str | None, task: str | None, preset: str | None, **options:
 
     Returns 1 if training diverged before the model learnt anything, else 0.
     """
-    job = job_of(options)
+    job = take_job(options)
     check_tasks(task)
     finetuned = lifecycle.finetune(
-        any_model_of(model, "descendant", offline=job.run.offline),
+        find_any_model(model, "descendant", offline=job.run.offline),
         task=task,
         preset=preset,
         out=job.out,
@@ -195,7 +205,7 @@ def finetune(model: str | None, task: str | None, preset: str | None, **options:
         **list_typed(lifecycle.FinetuneConfig()),
     )
     metrics: Any = finetuned.provenance["metrics"]
-    facts = _facts(metrics)
+    facts = _list_facts(metrics)
     if facts:
         recipe: Any = finetuned.provenance["recipe"]
         noun = name_sample(finetuned)
@@ -204,11 +214,11 @@ def finetune(model: str | None, task: str | None, preset: str | None, **options:
         say(f"{kept_text}{measured} (95 % interval {facts['low']:.4f} to {facts['high']:.4f})", job)
         if facts.get("kept_epoch") == 0:
             say(advise_training(metrics, recipe, noun), job)
-    where = "" if str(job.out) == "finetuned" else f" {shell_word(str(job.out))}"
+    where = "" if str(job.out) == "finetuned" else f" {quote_word(str(job.out))}"
     print_made(
         job.out,
         job,
-        f"lgzoo evaluate{where}{on_task(task if task and is_own_data(task) else None)}",
+        f"lgzoo evaluate{where}{format_task_option(task if task and is_own_data(task) else None)}",
         **facts,
     )
     return print_training_warning(metrics)
@@ -287,11 +297,11 @@ def print_training_warning(metrics: Mapping[str, Any]) -> int:
     """Print the warning of a written model; return 1 if it diverged and is at chance, else 0."""
     warning = str(metrics.get("warning", ""))
     if warning and is_first():
-        click.echo(f"warning: {printable(warning)}", err=True)
+        click.echo(f"warning: {escape_controls(warning)}", err=True)
     return 1 if metrics.get("diverged") and metrics.get("at_chance") else 0
 
 
-def _facts(metrics: Mapping[str, Any]) -> dict[str, Any]:
+def _list_facts(metrics: Mapping[str, Any]) -> dict[str, Any]:
     """Return the facts of a training for JSON; empty for results of earlier versions."""
     names = (name.removeprefix("test_") for name in metrics if name.startswith("test_"))
     metric = next((name for name in names if name not in ("interval", "images")), None)
@@ -328,7 +338,7 @@ finetune_command = SettingsCommand(
     "  lgzoo finetune --task folder:photos\n"
     "  lgzoo finetune timm:convnext_tiny --task folder:photos -o convnext",
     params=[
-        model_argument(),
+        make_model_argument(),
         click.Option(
             ["--task"],
             shell_complete=complete_tasks,
@@ -340,17 +350,17 @@ finetune_command = SettingsCommand(
             help="Preset for the settings that are not given; paper: the recipe of the paper of "
             "the method that built MODEL.",
         ),
-        *options_of(
+        *make_options(
             lifecycle.FinetuneConfig(),
             kind=TrainingOption,
             defaults={"fit": "stretch with a new head"},
         ),
-        *auto_options_of(lifecycle.FINETUNE, lifecycle.AUTO_SETTINGS, lr=RATE),
-        *options_of(
+        *make_auto_options(lifecycle.FINETUNE, lifecycle.AUTO_SETTINGS, lr=RATE),
+        *make_options(
             lifecycle.FINETUNE,
             without=lifecycle.AUTO_SETTINGS,
             defaults={"layer_decay": DECAY, "warmup": WARMUP},
         ),
-        *job_options("finetuned"),
+        *make_job_options("finetuned"),
     ],
 )

@@ -15,7 +15,7 @@ import torch
 from torch.nn import functional
 
 
-def dense_head(
+def apply_dense_head(
     model: Any, x: torch.Tensor, pre_logits: bool = False, size: tuple[int, int] | None = None
 ) -> torch.Tensor:
     """Return logits (B, K, H, W) for the tokens after the last block.
@@ -42,7 +42,7 @@ def dense_head(
     )
 
 
-def dense_forward(
+def forward_dense(
     model: Any, x: torch.Tensor, attn_mask: torch.Tensor | None = None, is_causal: bool = False
 ) -> torch.Tensor:
     """Return logits (B, K, H, W) for images (B, C, H, W).

@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from learngene_zoo.errors import Unavailable
-from learngene_zoo.families.spec import FAMILIES, Spec, package_of
+from learngene_zoo.families.spec import FAMILIES, Spec, import_package
 from learngene_zoo.settings import Json
 from learngene_zoo.storage import StateDict
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-# How a tensor is initialised (see `tensors.initial`), or a function from the spec to the value that
+# How a tensor is initialised (see `initialise`), or a function from the spec to the value that
 # fills it. A "deep" matrix is the last one in a branch of a block, which some families scale by
 # depth. An "embedding" has a row for each word. "latent" (the query of a pooling layer) and
 # "frequencies" are parameters outside of layers.
@@ -100,7 +100,7 @@ class ParameterSpec:
         return tuple(math.prod(sizes[part] for part in axis) for axis in self.axes)
 
 
-def parameter(
+def make_row(
     name: str,
     axes: str,
     start: Start,
@@ -121,11 +121,11 @@ def parameter(
     )
 
 
-def norm(
+def make_norm_rows(
     name: str, axis: str, present: Condition = lambda spec: True
 ) -> tuple[ParameterSpec, ParameterSpec]:
     """Return the two rows of a LayerNorm."""
-    return parameter(f"{name}.weight", axis, "one", present), parameter(
+    return make_row(f"{name}.weight", axis, "one", present), make_row(
         f"{name}.bias", axis, "zero", present
     )
 
@@ -177,7 +177,7 @@ class Table:
     branches: Callable[[Any], tuple[BranchNames, ...]] = _refuse_branches
     # Whether the norm of a branch comes after the sum instead of before its readers.
     norms_after: Condition = lambda spec: False
-    # How timm initialises these kinds of tensors, where it differs from `tensors.initial`.
+    # How timm initialises these kinds of tensors, where it differs from `initialise`.
     draws: Mapping[Start, Draw] = field(default_factory=dict)
 
     def parameters(self, spec: Spec) -> Iterator[tuple[str, ParameterSpec, Mapping[str, int]]]:
@@ -402,16 +402,16 @@ class Family:
 
 def load_family(name: str) -> Family:
     """Return a family by name. Raises `WrongCall` for a name that this version does not know."""
-    loaded: Family = package_of(name).FAMILY
+    loaded: Family = import_package(name).FAMILY
     return loaded
 
 
-def families() -> Iterator[Family]:
+def iterate_families() -> Iterator[Family]:
     """Yield every family."""
     return (load_family(name) for name in FAMILIES)
 
 
-def family_of(spec: Spec) -> Family:
+def get_family(spec: Spec) -> Family:
     """Return the family of a model."""
     return load_family(spec.family)
 
@@ -421,18 +421,18 @@ def find_family(config: Mapping[str, Json]) -> Family | None:
 
     None if no family has that type, and for a config of timm's.
     """
-    for family in families():
+    for family in iterate_families():
         if family.transformers and family.transformers.model_type == config.get("model_type"):
             return None if "architecture" in config else family
     return None
 
 
-def table_of(spec: Spec) -> Table:
+def get_table(spec: Spec) -> Table:
     """Return the table of a model's family."""
-    return family_of(spec).table
+    return get_family(spec).table
 
 
-def host(kind: Family) -> Host:
+def load_host(kind: Family) -> Host:
     """Import the module that builds and reads a family's models, with torch and timm.
 
     Raises `Unavailable` if transformers is needed and is not installed.
@@ -462,19 +462,19 @@ class Cost:
 
 
 @lru_cache(maxsize=4096)  # sorting, choosing and printing a grid need each cost several times
-def cost(spec: Spec, convention: Convention = "exact") -> Cost:
+def count_cost(spec: Spec, convention: Convention = "exact") -> Cost:
     """Return the parameters and FLOPs of the model of a spec."""
-    return Cost(count_params(spec, convention), flops(spec, convention))
+    return Cost(count_params(spec, convention), count_flops(spec, convention))
 
 
-def flops(spec: Spec, convention: Convention = "exact") -> int:
+def count_flops(spec: Spec, convention: Convention = "exact") -> int:
     """Return the multiply-adds of the model for one image."""
-    return family_of(spec).flops(spec, convention)
+    return get_family(spec).flops(spec, convention)
 
 
 def count_params(spec: Spec, convention: Convention = "exact") -> int:
     """Return the number of parameters of the model that the convention counts."""
-    table, before, total = table_of(spec), None, 0
+    table, before, total = get_table(spec), None, 0
     for segment, size in zip(spec.segments, spec.sizes):
         sizes = {**table.sizes(segment), "before": before or 0}
         total += segment.layers * _count(table.block, spec, sizes, convention)

@@ -17,7 +17,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from learngene_zoo.families.family import Family, ForwardFunctions, Table, families, host
+from learngene_zoo.families.family import (
+    Family,
+    ForwardFunctions,
+    Table,
+    iterate_families,
+    load_host,
+)
 from learngene_zoo.storage import StateDict
 
 
@@ -160,14 +166,14 @@ _functions: dict[Any, ForwardFunctions | None] = {}
 def _search_families(kind: Any) -> ForwardFunctions | None:
     if kind not in _functions:
         family = _find_family(kind)
-        functions: Any = None if family is None else host(family)
+        functions: Any = None if family is None else load_host(family)
         _functions[kind] = functions
     return _functions[kind]
 
 
 def _find_family(kind: Any) -> Family | None:
     modules = {base.__module__ for base in kind.__mro__}
-    for family in families():
+    for family in iterate_families():
         if family.transformers is not None and family.transformers.module in modules:
             return family
     return None

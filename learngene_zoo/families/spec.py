@@ -13,7 +13,7 @@ from importlib import import_module
 from itertools import pairwise
 from typing import Annotated, Any, Literal, Self, get_args
 
-from learngene_zoo.errors import BadFile, WrongCall, unknown
+from learngene_zoo.errors import BadFile, WrongCall, refuse_unknown
 from learngene_zoo.settings import FLAT, OMIT_DEFAULT, Bounds, Json, check_bounds, to_json
 
 # The package of each family by name. Saved JSON names the family; the default is `vit`.
@@ -184,7 +184,7 @@ class Spec:
 
         Raises `WrongCall` for an unknown family.
         """
-        spec_class: type[Spec] = package_of(data.get("family", DEFAULT_FAMILY)).FAMILY.spec
+        spec_class: type[Spec] = import_package(data.get("family", DEFAULT_FAMILY)).FAMILY.spec
         return spec_class
 
     @property
@@ -407,7 +407,7 @@ class PictureSpec(Spec):
         lacks the tensors.
         """
         if pool is not None and pool not in get_args(Pool):
-            raise unknown("pooling", pool, get_args(Pool))
+            raise refuse_unknown("pooling", pool, get_args(Pool))
         if pool == "map" != self.pool:
             raise WrongCall(
                 "pool 'map' needs an attention layer, which this model lacks; use pool 'avg'"
@@ -417,7 +417,7 @@ class PictureSpec(Spec):
     def check_tiled(self) -> None:
         """Raise `WrongCall` if patches do not tile the image and the image size is fixed."""
         if self.image_size % self.patch_size and not self.dynamic_image_size:
-            raise untiled_error(self.patch_size, self.image_size)
+            raise refuse_untiled(self.patch_size, self.image_size)
 
 
 class SegmentedSpec(PictureSpec):
@@ -566,7 +566,7 @@ def find_mlp_ratio(width: int, hidden: Json, where: str) -> float:
     return ratio if int(width * ratio) == hidden else math.nextafter(ratio, math.inf)
 
 
-def untiled_error(patch_size: int, image_size: int) -> WrongCall:
+def refuse_untiled(patch_size: int, image_size: int) -> WrongCall:
     """Return the error for an image that patches do not tile, with the nearest sizes of images."""
     below = image_size // patch_size * patch_size
     sizes = [str(size) for size in (below, below + patch_size) if size]
@@ -589,7 +589,7 @@ def check_between(name: str, value: float, least: float, most: float) -> None:
         raise WrongCall(f"{name} is {value}; it must be between {least} and {most}")
 
 
-def square(value: Json, where: str) -> Json:
+def unify_sides(value: Json, where: str) -> Json:
     """Return an argument of timm's that is one number, or two equal ones, as one number.
 
     Raises `BadFile` for two different numbers.
@@ -601,13 +601,13 @@ def square(value: Json, where: str) -> Json:
     return value
 
 
-def package_of(family: str) -> Any:
+def import_package(family: str) -> Any:
     """Import and return the package of a family.
 
     Raises `WrongCall` for a family that this version does not know.
     """
     if family not in FAMILIES:
-        raise unknown("family", str(family), FAMILIES)
+        raise refuse_unknown("family", str(family), FAMILIES)
     return import_module(FAMILIES[family])
 
 

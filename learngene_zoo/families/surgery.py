@@ -16,10 +16,10 @@ from typing import Literal
 
 import torch
 
-from learngene_zoo.errors import WrongCall, unknown
-from learngene_zoo.families.family import ParameterSpec, Table, table_of
+from learngene_zoo.errors import WrongCall, refuse_unknown
+from learngene_zoo.families.family import ParameterSpec, Table, get_table
 from learngene_zoo.families.spec import Spec
-from learngene_zoo.families.tensors import axis_of_layers, take_blocks
+from learngene_zoo.families.tensors import find_axis_of_layers, take_blocks
 from learngene_zoo.storage import StateDict
 
 # The indices to keep, in this order, or a matrix (new size, old size).
@@ -47,12 +47,12 @@ class Along:
     scale: Map | None = None
 
 
-def dimensions_of(spec: Spec) -> dict[str, int]:
+def list_dimensions(spec: Spec) -> dict[str, int]:
     """Return the size of every kind of dimension of a model's tensors, by the names of its factors.
 
     For example {"qkv heads head_width": 2304, ...}.
     """
-    kinds = {kind: sizes for _, kind, sizes in table_of(spec).parameters(spec)}
+    kinds = {kind: sizes for _, kind, sizes in get_table(spec).parameters(spec)}
     axis_sizes = {
         " ".join(axis): (axis, sizes) for kind, sizes in kinds.items() for axis in kind.axes
     }
@@ -61,12 +61,12 @@ def dimensions_of(spec: Spec) -> dict[str, int]:
     }
 
 
-def axes_of(spec: Spec) -> dict[str, int]:
+def list_axes(spec: Spec) -> dict[str, int]:
     """Return the size of every axis of a model that `map_axes` can map.
 
     These are the dimensions, their factors ("heads") and "layers".
     """
-    return {**dimensions_of(spec), **table_of(spec).sizes(spec), LAYERS: spec.layers}
+    return {**list_dimensions(spec), **get_table(spec).sizes(spec), LAYERS: spec.layers}
 
 
 def map_axes(state: StateDict, spec: Spec, maps: Mapping[str, Map | Along]) -> StateDict:
@@ -95,13 +95,13 @@ def map_axes(state: StateDict, spec: Spec, maps: Mapping[str, Map | Along]) -> S
     plans = {
         axis: how if isinstance(how, Along) else Along(write=how) for axis, how in maps.items()
     }
-    axes = axes_of(spec)
+    axes = list_axes(spec)
     for axis, how in plans.items():
         if axis not in axes:
-            raise unknown("axis", axis, axes)
+            raise refuse_unknown("axis", axis, axes)
         for matrix in (how.write, how.read, how.scale):
             _check(axis, matrix, axes[axis])
-    table, sizes = table_of(spec), table_of(spec).sizes(spec)
+    table, sizes = get_table(spec), get_table(spec).sizes(spec)
     depth = plans.pop(LAYERS, None)
     if depth is not None:
         state, sizes = _map_layers(state, spec, depth.write), {**sizes, LAYERS: len(depth.write)}
@@ -134,7 +134,7 @@ def _map_tensor(
     if kind is None or not {part for axis in kind.axes for part in axis} <= set(sizes):
         raise WrongCall(f"{name} is not a tensor of this model; its axes are unknown")
     for dimension, axis in enumerate(kind.axes):
-        plan, role = plans.get(" ".join(axis)), _role(kind, dimension)
+        plan, role = plans.get(" ".join(axis)), _find_role(kind, dimension)
         if plan is not None:
             tensor = _apply_map(_of(plan, role), tensor, dimension)
         elif not plans.keys().isdisjoint(axis):
@@ -149,7 +149,7 @@ def _map_tensor(
 Role = Literal["write", "read", "scale"]
 
 
-def _role(kind: ParameterSpec, dimension: int) -> Role:
+def _find_role(kind: ParameterSpec, dimension: int) -> Role:
     """Return whether a tensor writes, reads or scales the values along one of its dimensions."""
     if callable(kind.start) or (kind.start == "one" and not kind.name.endswith("bias")):
         return "scale"
@@ -179,7 +179,7 @@ def _map_layers(state: StateDict, spec: Spec, how: Map) -> StateDict:
     """Return a state with blocks selected, or mixed by a matrix (new layers, old layers)."""
     if not isinstance(how, torch.Tensor):
         return take_blocks(state, spec, how)
-    table, whole = table_of(spec), take_blocks(state, spec, range(spec.layers))
+    table, whole = get_table(spec), take_blocks(state, spec, range(spec.layers))
     inside = list(
         dict.fromkeys(table.inner_name(name) for name in whole if table.block_of(name) is not None)
     )
@@ -194,7 +194,7 @@ def _map_layers(state: StateDict, spec: Spec, how: Map) -> StateDict:
     }
     outside = {name: whole[name] for name in whole if table.block_of(name) is None}
     for name in outside:
-        axis = axis_of_layers(table, name)
+        axis = find_axis_of_layers(table, name)
         outside[name] = outside[name] if axis is None else _apply_map(how, outside[name], axis)
     before = {name: tensor for name, tensor in outside.items() if table.is_stem(name)}
     return {**before, **blocks, **outside}

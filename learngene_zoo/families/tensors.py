@@ -20,33 +20,35 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from learngene_zoo.errors import BadFile, Unavailable, WrongCall, WrongTensor
-from learngene_zoo.families.family import ParameterSpec, Table, family_of, host, table_of
+from learngene_zoo.families.family import ParameterSpec, Table, get_family, get_table, load_host
 from learngene_zoo.families.spec import InputFormat, PictureSpec, Spec, TextSpec, require_pictures
 from learngene_zoo.families.text_format import TextFormat, Tokens
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.storage import StateDict, Tensors
-from learngene_zoo.text import human_count
+from learngene_zoo.text import format_count
 
 # A family's module, such as timm's VisionTransformer; its attributes depend on the family.
 Model = Any
 
 
-def shapes(spec: Spec) -> dict[str, tuple[int, ...]]:
+def get_shapes(spec: Spec) -> dict[str, tuple[int, ...]]:
     """Return the shape of every parameter, in the order of the model's state_dict."""
-    return dict(_shapes(spec))
+    return dict(_get_shapes(spec))
 
 
 @lru_cache(maxsize=8)  # building a model needs them several times
-def _shapes(spec: Spec) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    return tuple((name, kind.shape(sizes)) for name, kind, sizes in table_of(spec).parameters(spec))
+def _get_shapes(spec: Spec) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    return tuple(
+        (name, kind.shape(sizes)) for name, kind, sizes in get_table(spec).parameters(spec)
+    )
 
 
-def empty(spec: Spec, **extra: Any) -> Model:
+def build_empty(spec: Spec, **extra: Any) -> Model:
     """Build the module for a spec on the meta device; no random number is drawn.
 
     `extra` are further arguments of timm's (dropout).
     """
-    builder = host(family_of(spec))
+    builder = load_host(get_family(spec))
     with torch.device("meta"), _Unset():
         return builder.create(spec, **extra)
 
@@ -66,7 +68,7 @@ class _Unset(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def model_of(
+def build_model(
     spec: Spec, state: StateDict, *, dtype: torch.dtype = torch.float32, **extra: Any
 ) -> Model:
     """Build a model with these tensors in newly allocated memory, in eval mode and trainable.
@@ -83,8 +85,8 @@ def model_of(
         BadFile: if a tensor is missing, unexpected or of another shape.
     """
     check_state(state, spec, "this state")
-    model = empty(spec, **extra)
-    owned = allocate_tensors(shapes(spec), dtype)
+    model = build_empty(spec, **extra)
+    owned = allocate_tensors(get_shapes(spec), dtype)
     for name, tensor in owned.items():
         tensor.copy_(state[name])
     model.load_state_dict(owned, strict=True, assign=True)
@@ -105,7 +107,7 @@ def _compute_buffers(model: torch.nn.Module) -> None:
             module.init_non_persistent_buffers()  # type: ignore[operator]
 
 
-def example_inputs(
+def make_example_inputs(
     form: Spec | InputFormat | TextFormat, count: int, device: torch.device | None = None
 ) -> Any:
     """Return inputs of the largest size: images of zeros, (count, C, H, W), or `Tokens`.
@@ -125,7 +127,7 @@ def example_inputs(
     return torch.zeros(count, images.channels, size, size, device=device)
 
 
-def state_of(model: torch.nn.Module) -> StateDict:
+def get_state_dict(model: torch.nn.Module) -> StateDict:
     """Return the tensors of a model without gradients; they share its memory."""
     return {name: tensor.detach() for name, tensor in model.state_dict().items()}
 
@@ -136,7 +138,7 @@ def check_state(state: StateDict, spec: Spec, where: str) -> None:
     The message names the first tensor that is missing, unexpected or of another shape or type, and
     `where` the file.
     """
-    expected, actual = shapes(spec), shapes_in(state)
+    expected, actual = get_shapes(spec), read_shapes(state)
     for name, shape in expected.items():
         if name not in actual:
             raise BadFile(f"{where} lacks the tensor {name} of shape {shape}")
@@ -153,7 +155,7 @@ def check_state(state: StateDict, spec: Spec, where: str) -> None:
         raise BadFile(f"{where} has the tensor {extra[0]}, which this model does not have")
 
 
-def shapes_in(state: StateDict) -> dict[str, tuple[int, ...]]:
+def read_shapes(state: StateDict) -> dict[str, tuple[int, ...]]:
     """Return the shape of every tensor; for a file, from its header alone."""
     if isinstance(state, Tensors):
         return state.shapes()
@@ -176,7 +178,7 @@ def allocate_tensors(
         places[name] = end
         end += -(-math.prod(shape) * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
     check_memory(end)
-    memory = _large_pages(end)
+    memory = _map_large_pages(end)
     if memory is None:
         return {
             name: torch.empty(shape, dtype=dtype, device="cpu") for name, shape in shapes.items()
@@ -196,14 +198,14 @@ def check_memory(needed: int) -> None:
 
     Allocating more could end the process.
     """
-    if needed > machine_memory():
+    if needed > measure_memory():
         raise Unavailable(
-            f"these tensors need {human_count(needed)}B, and this machine has"
-            f" {human_count(machine_memory())}B of memory; choose a smaller size"
+            f"these tensors need {format_count(needed)}B, and this machine has"
+            f" {format_count(measure_memory())}B of memory; choose a smaller size"
         )
 
 
-def machine_memory() -> int:
+def measure_memory() -> int:
     """Return the memory of this machine in bytes; 2^63 if the system does not report it."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -211,7 +213,7 @@ def machine_memory() -> int:
         return 2**63
 
 
-def _large_pages(size: int) -> mmap.mmap | None:
+def _map_large_pages(size: int) -> mmap.mmap | None:
     """Return private memory that the kernel may back with large pages.
 
     None if that is impossible, or if `size` is less than one large page.
@@ -229,7 +231,7 @@ def _large_pages(size: int) -> mmap.mmap | None:
 Scheme = Literal["timm", "fan_in"]
 
 
-def initial(
+def initialise(
     spec: Spec, seed: int, scheme: Scheme = "timm", names: Iterable[str] | None = None
 ) -> StateDict:
     """Return randomly initialised tensors of a model: all, or those in `names`.
@@ -251,9 +253,9 @@ def initial(
         scheme: one of the two above.
         names: names of the tensors to return. None: all.
     """
-    chosen = set(shapes(spec) if names is None else names)
+    chosen = set(get_shapes(spec) if names is None else names)
     check_memory(
-        sum(4 * math.prod(shape) for name, shape in shapes(spec).items() if name in chosen)
+        sum(4 * math.prod(shape) for name, shape in get_shapes(spec).items() if name in chosen)
     )
     return {
         name: _start(
@@ -262,9 +264,9 @@ def initial(
             sizes,
             derive_seed(seed, "initial", name),
             scheme,
-            table_of(spec).block_of(name),
+            get_table(spec).block_of(name),
         )
-        for name, kind, sizes in table_of(spec).parameters(spec)
+        for name, kind, sizes in get_table(spec).parameters(spec)
         if name in chosen
     }
 
@@ -280,12 +282,12 @@ def fill_missing_tensors(
         spec: the model.
         parts: tensors by name.
         seed: seed of the initial values.
-        scheme: as in `initial`.
+        scheme: as in `initialise`.
 
     Raises:
         WrongTensor: for a part that this model does not have, or of another shape.
     """
-    expected, actual = shapes(spec), shapes_in(parts)
+    expected, actual = get_shapes(spec), read_shapes(parts)
     for name, shape in actual.items():
         if name not in expected:
             raise WrongTensor(f"the model to build has no tensor {name}; leave it out")
@@ -293,7 +295,7 @@ def fill_missing_tensors(
             raise WrongTensor(
                 f"the tensor {name} has shape {shape}; the model to build needs {expected[name]}"
             )
-    fresh = initial(spec, seed, scheme, names=[name for name in expected if name not in actual])
+    fresh = initialise(spec, seed, scheme, names=[name for name in expected if name not in actual])
     return {name: parts[name] if name in actual else fresh[name] for name in expected}
 
 
@@ -310,7 +312,7 @@ def _start(
 ) -> torch.Tensor:
     tensor = torch.empty(kind.shape(sizes), device="cpu")
     generator = torch.Generator().manual_seed(seed)
-    draws = table_of(spec).draws
+    draws = get_table(spec).draws
     if kind.start in draws and (scheme == "timm" or kind.start not in _MATRICES):
         return draws[kind.start](spec, tensor, generator, block)
     if callable(kind.start):
@@ -338,15 +340,15 @@ def count_inputs(kind: ParameterSpec, tensor: torch.Tensor) -> int:
     return tensor.select(kind.writes, 0).numel()
 
 
-def only(state: StateDict, keep: Callable[[str], bool]) -> StateDict:
+def select_tensors(state: StateDict, keep: Callable[[str], bool]) -> StateDict:
     """Return the tensors whose names `keep` accepts."""
     return {name: state[name] for name in state if keep(name)}
 
 
-def without_head(state: StateDict, spec: Spec) -> StateDict:
+def remove_head(state: StateDict, spec: Spec) -> StateDict:
     """Return all tensors except those of the classification head."""
-    table = table_of(spec)
-    return only(state, lambda name: not table.is_head(name))
+    table = get_table(spec)
+    return select_tensors(state, lambda name: not table.is_head(name))
 
 
 def take_blocks(state: StateDict, spec: Spec, sources: Sequence[int]) -> StateDict:
@@ -364,7 +366,7 @@ def take_blocks(state: StateDict, spec: Spec, sources: Sequence[int]) -> StateDi
     Raises:
         WrongCall: if `state` lacks a block.
     """
-    table = table_of(spec)
+    table = get_table(spec)
     inner: dict[int, list[str]] = {}
     for name in state:
         block = table.block_of(name)
@@ -388,11 +390,13 @@ def take_blocks(state: StateDict, spec: Spec, sources: Sequence[int]) -> StateDi
     before = {
         name: _of_layers(table, name, state[name], sources) for name in state if table.is_stem(name)
     }
-    after = only(state, lambda name: table.block_of(name) is None and not table.is_stem(name))
+    after = select_tensors(
+        state, lambda name: table.block_of(name) is None and not table.is_stem(name)
+    )
     return {**before, **selected, **after}
 
 
-def axis_of_layers(table: Table, name: str) -> int | None:
+def find_axis_of_layers(table: Table, name: str) -> int | None:
     """Return the axis along which a tensor outside of the blocks has a value for each block.
 
     None if it has no such axis.
@@ -404,7 +408,7 @@ def axis_of_layers(table: Table, name: str) -> int | None:
 def _of_layers(
     table: Table, name: str, tensor: torch.Tensor, sources: Sequence[int]
 ) -> torch.Tensor:
-    axis = axis_of_layers(table, name)
+    axis = find_axis_of_layers(table, name)
     if axis is None or list(sources) == list(range(tensor.shape[axis])):
         return tensor
     return tensor.index_select(axis, torch.tensor(list(sources)))
@@ -425,7 +429,7 @@ def resize_positions(state: StateDict, spec_from: Spec, spec_to: Spec) -> StateD
         WrongCall: if the specs have position embeddings for different numbers of tokens before the
             patches.
     """
-    table = table_of(spec_from)
+    table = get_table(spec_from)
     name = table.find_parameter("positions")
     if not isinstance(spec_from, PictureSpec) or name is None or name not in state:
         return dict(state)

@@ -13,9 +13,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from learngene_zoo.errors import BadFile, WrongCall, unknown
-from learngene_zoo.errors import nearest as find_nearest
-from learngene_zoo.families.family import Family, families, family_of, host, table_of
+from learngene_zoo.errors import BadFile, WrongCall, refuse_unknown
+from learngene_zoo.errors import find_nearest as find_nearest
+from learngene_zoo.families.family import Family, get_family, get_table, iterate_families, load_host
 from learngene_zoo.families.spec import MIN_STD, USUAL_VIEW, Spec, View, require_pictures
 from learngene_zoo.families.transformers_config import describe_other_head
 from learngene_zoo.settings import Json, from_json, to_json
@@ -36,7 +36,7 @@ _ROOT_KEYS = {
 }
 
 
-def timm_config(
+def write_timm_config(
     spec: Spec,
     *,
     mean: Sequence[float],
@@ -59,7 +59,7 @@ def timm_config(
         licence: licence of the weights.
         view: how images are resized and cropped.
     """
-    kind = family_of(spec)
+    kind = get_family(spec)
     args = {name: value for name, value in kind.arguments(spec).items() if name != "num_classes"}
     config: dict[str, Json] = {
         "architecture": kind.architecture(spec),
@@ -67,12 +67,14 @@ def timm_config(
         "num_features": spec.width,
         "global_pool": args["global_pool"],
         "model_args": args,
-        "pretrained_cfg": pretrained_cfg(spec, mean=mean, std=std, licence=licence, view=view),
+        "pretrained_cfg": write_pretrained_cfg(
+            spec, mean=mean, std=std, licence=licence, view=view
+        ),
     }
     return {**config, "label_names": list(class_names)} if class_names else config
 
 
-def pretrained_cfg(
+def write_pretrained_cfg(
     spec: Spec,
     *,
     mean: Sequence[float],
@@ -80,8 +82,11 @@ def pretrained_cfg(
     licence: str = "unknown",
     view: View = USUAL_VIEW,
 ) -> dict[str, Json]:
-    """Return timm's description of a model's weights and images; arguments as in `timm_config`."""
-    spec, table = require_pictures(spec), table_of(spec)
+    """Return timm's description of a model's weights and images.
+
+    The arguments are those of `write_timm_config`.
+    """
+    spec, table = require_pictures(spec), get_table(spec)
     return {
         "input_size": [spec.channels, spec.image_size, spec.image_size],
         "fixed_input_size": not spec.dynamic_image_size,
@@ -99,7 +104,7 @@ def pretrained_cfg(
 
 
 def check_keys(config: Mapping[str, Json], where: str) -> None:
-    """Raise `BadFile` for a key that `timm_config` does not write; `where` names the file."""
+    """Raise `BadFile` for a key that `write_timm_config` does not write; `where` names the file."""
     known_keys = {*_ROOT_KEYS, "learngene"}
     extra = sorted(set(config) - known_keys)
     if extra:
@@ -108,7 +113,7 @@ def check_keys(config: Mapping[str, Json], where: str) -> None:
         )
 
 
-def spec_in(config: Mapping[str, Json], where: str) -> Spec:
+def read_spec(config: Mapping[str, Json], where: str) -> Spec:
     """Return the spec of the model that timm would build from a config.json.
 
     timm is imported only for architectures that no family lists.
@@ -125,7 +130,7 @@ def spec_in(config: Mapping[str, Json], where: str) -> Spec:
     name, args, images = (
         config.get("architecture"),
         config.get("model_args", {}),
-        image_settings(config, where),
+        read_image_settings(config, where),
     )
     if not isinstance(name, str):
         raise BadFile(
@@ -135,13 +140,13 @@ def spec_in(config: Mapping[str, Json], where: str) -> Spec:
     if not isinstance(args, dict):
         raise BadFile(f"{where}: model_args is {type(args).__name__}; expected an object")
     refuse_other_head(config, where)
-    spec = find_registered(name) or architecture(name)
+    spec = find_registered(name) or find_architecture(name)
     # Without weights an architecture has images of 224 pixels: timm usually takes the image size
     # from the config of the pretrained weights.
     base = (
         spec.with_(image_size=224)
         if spec
-        else architecture_of_timm(name, pretrained_cfg={"num_classes": 1000})
+        else read_architecture(name, pretrained_cfg={"num_classes": 1000})
     )
     stated = {"classes": images.get("num_classes", 1000)}
     size = images.get("input_size")
@@ -149,7 +154,7 @@ def spec_in(config: Mapping[str, Json], where: str) -> Spec:
         stated["channels"] = size[0]
         if images.get("fixed_input_size"):
             stated["image_size"] = size[-1]
-    values = {**to_json(base), **stated, **family_of(base).values(name, args, where)}
+    values = {**to_json(base), **stated, **get_family(base).values(name, args, where)}
     return from_json(type(base), values, where)
 
 
@@ -163,23 +168,26 @@ def refuse_other_head(config: Mapping[str, Json], where: str) -> None:
         )
 
 
-def architecture(name: str) -> Spec | None:
+def find_architecture(name: str) -> Spec | None:
     """Return the spec of a timm architecture by name, without its pretrained tag.
 
     None if no family lists it.
     """
     bare = name.split(".", 1)[0]
     return next(
-        (kind.architectures[bare] for kind in families() if bare in kind.architectures), None
+        (kind.architectures[bare] for kind in iterate_families() if bare in kind.architectures),
+        None,
     )
 
 
 def find_registered(name: str) -> Spec | None:
     """Return the spec of a model that this zoo adds to timm; None for any other name."""
-    return next((kind.registered[name] for kind in families() if name in kind.registered), None)
+    return next(
+        (kind.registered[name] for kind in iterate_families() if name in kind.registered), None
+    )
 
 
-def architecture_of_timm(name: str, **options: Any) -> Spec:
+def read_architecture(name: str, **options: Any) -> Spec:
     """Return the spec of any timm architecture, with or without a tag; nothing is downloaded.
 
     `options` are further arguments of `timm.create_model`. Raises `WrongCall` for an architecture
@@ -190,25 +198,25 @@ def architecture_of_timm(name: str, **options: Any) -> Spec:
 
     bare = name.partition(".")[0]
     module = timm.models.model_entrypoint(bare).__module__
-    kind = next((kind for kind in families() if module in kind.timm_modules), None)
+    kind = next((kind for kind in iterate_families() if module in kind.timm_modules), None)
     if kind is None:
-        supported = "; ".join(kind.supported for kind in families() if kind.timm_modules)
+        supported = "; ".join(kind.supported for kind in iterate_families() if kind.timm_modules)
         why = f" ({UNSUPPORTED_MODULES[module]})" if module in UNSUPPORTED_MODULES else ""
         raise WrongCall(
-            f"{name} is a model of {module}{why}, which is not supported{_advice(bare)}; supported"
+            f"{name} is a model of {module}{why}, which is not supported{_suggest(bare)}; supported"
             f" are {supported}"
         )
     try:
         return _read(kind, name, **options)
     except WrongCall as error:
-        raise WrongCall(f"{name}: {error}{_advice(bare)}") from error
+        raise WrongCall(f"{name}: {error}{_suggest(bare)}") from error
 
 
 def _read(kind: Family, name: str, **options: Any) -> Spec:
     import torch
 
     with torch.device("meta"):
-        return host(kind).spec_of(host(kind).open_architecture(name, **options))
+        return load_host(kind).spec_of(load_host(kind).open_architecture(name, **options))
 
 
 # The features by which timm's other ViT-like models, by module, differ from those of all families.
@@ -227,13 +235,13 @@ UNSUPPORTED_MODULES = {
 }
 
 
-def _advice(name: str) -> str:
-    candidate = nearest(name)
+def _suggest(name: str) -> str:
+    candidate = find_nearest_architecture(name)
     return f"; the nearest that works is timm:{candidate}" if candidate else ""
 
 
 @lru_cache(maxsize=32)
-def nearest(name: str) -> str | None:
+def find_nearest_architecture(name: str) -> str | None:
     """Return the supported pretrained architecture of timm with the most similar name, or None.
 
     Names are compared by the number of words (size, patches, images) in common, then by their
@@ -242,7 +250,7 @@ def nearest(name: str) -> str | None:
     import timm
 
     words = set(name.split("_")[1:])
-    modules = {module: kind for kind in families() for module in kind.timm_modules}
+    modules = {module: kind for kind in iterate_families() for module in kind.timm_modules}
     known = {
         other: timm.models.model_entrypoint(other).__module__
         for other in timm.list_models(pretrained=False)
@@ -271,9 +279,9 @@ def check_timm_name(name: str) -> None:
 
     bare, _, tag = name.partition(".")
     if not timm.is_model(bare):
-        raise _no_timm_model(bare, timm.list_models())
+        raise _refuse_name(bare, timm.list_models())
     if tag and not timm.models.is_model_pretrained(name):
-        raise unknown(f"pretrained tag of {bare}", name, timm.list_pretrained(f"{bare}.*"))
+        raise refuse_unknown(f"pretrained tag of {bare}", name, timm.list_pretrained(f"{bare}.*"))
 
 
 def check_timm_source(name: str) -> None:
@@ -282,14 +290,14 @@ def check_timm_source(name: str) -> None:
     timm is not imported; a name that it creates in another way is accepted.
     """
     bare = name.partition(".")[0]
-    names = _names_in_source(bare)
+    names = _list_names_in_source(bare)
     if names:
-        raise _no_timm_model(bare, names)
+        raise _refuse_name(bare, names)
 
 
 def check_agreement(config: Mapping[str, Json], spec: Spec, where: str) -> None:
     """Raise `BadFile` unless timm would build the model of `spec`; `where` names the file."""
-    theirs = spec_in(config, where)
+    theirs = read_spec(config, where)
     for field in fields(spec):
         if getattr(theirs, field.name, None) != getattr(spec, field.name):
             raise BadFile(
@@ -298,7 +306,7 @@ def check_agreement(config: Mapping[str, Json], spec: Spec, where: str) -> None:
             )
 
 
-def image_settings(config: Mapping[str, Json], where: str) -> dict[str, Any]:
+def read_image_settings(config: Mapping[str, Json], where: str) -> dict[str, Any]:
     """Return the `pretrained_cfg` of a config.json with the values that its root overrides.
 
     Raises `BadFile` for values of a wrong type; `where` names the file.
@@ -338,7 +346,7 @@ def _check_images(cfg: Mapping[str, Json], where: str) -> None:
             raise BadFile(f"{where}: {error}") from error
 
 
-def normalisation(
+def read_normalisation(
     images: Mapping[str, Any], channels: int
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return mean and standard deviation for each channel.
@@ -354,7 +362,7 @@ def normalisation(
     return (sum(mean) / len(mean),) * channels, (sum(std) / len(std),) * channels
 
 
-def view_in(images: Mapping[str, Any], where: str) -> View:
+def read_view(images: Mapping[str, Any], where: str) -> View:
     """Return the view of a `pretrained_cfg`, with timm's defaults for missing values.
 
     Without any config nothing is cropped. Raises `BadFile` for a view that is not supported.
@@ -368,13 +376,13 @@ def view_in(images: Mapping[str, Any], where: str) -> View:
     return from_json(View, stated, f"{where}: pretrained_cfg")
 
 
-def _no_timm_model(name: str, names: Iterable[str]) -> WrongCall:
+def _refuse_name(name: str, names: Iterable[str]) -> WrongCall:
     close = find_nearest(name, names)
     hint = f"did you mean {close}?" if close else "`lgzoo list ancestries` shows well-known ones"
     return WrongCall(f"no timm model named {name!r}; {hint}")
 
 
-def _names_in_source(name: str) -> list[str]:
+def _list_names_in_source(name: str) -> list[str]:
     """Return timm's architectures if timm certainly has none called `name`, otherwise [].
 
     They are read from timm's source, because importing it takes seconds. The result is [] too if

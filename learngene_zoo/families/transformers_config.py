@@ -15,7 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from learngene_zoo.errors import BadFile, WrongCall
-from learngene_zoo.families.family import TransformersNames, families, family_of, find_family
+from learngene_zoo.families.family import (
+    TransformersNames,
+    find_family,
+    get_family,
+    iterate_families,
+)
 from learngene_zoo.families.spec import Spec, TextSpec
 from learngene_zoo.families.text_format import TextFormat, find_pad, make_text_format
 from learngene_zoo.settings import Json, from_json, to_json
@@ -25,22 +30,22 @@ from learngene_zoo.text import check_name
 
 def list_text_types() -> list[str]:
     """Return the `model_type` of every family of transformers'."""
-    return [kind.transformers.model_type for kind in families() if kind.transformers]
+    return [kind.transformers.model_type for kind in iterate_families() if kind.transformers]
 
 
-def names_of(spec: Spec) -> TransformersNames | None:
+def find_names(spec: Spec) -> TransformersNames | None:
     """Return the names of a model in transformers; None for a model of timm's."""
-    return family_of(spec).transformers
+    return get_family(spec).transformers
 
 
-def transformers_config(spec: Spec, class_names: Sequence[str]) -> dict[str, Json]:
+def write_transformers_config(spec: Spec, class_names: Sequence[str]) -> dict[str, Json]:
     """Return a config.json that transformers opens.
 
     Args:
         spec: the model, of a family of transformers'.
         class_names: names of the classes, in order; may be empty.
     """
-    names = names_of(spec)
+    names = find_names(spec)
     assert names is not None, spec.family
     labels = list(class_names) or [f"LABEL_{index}" for index in range(spec.classes)]
     classification: dict[str, Json] = {
@@ -55,7 +60,7 @@ def transformers_config(spec: Spec, class_names: Sequence[str]) -> dict[str, Jso
     }
 
 
-def spec_in(config: Mapping[str, Json], where: str) -> Spec:
+def read_spec(config: Mapping[str, Json], where: str) -> Spec:
     """Return the spec of the model that transformers would build from a config.json.
 
     Raises `WrongCall` for a function that no spec expresses, `BadFile` for wrong values; `where`
@@ -75,13 +80,13 @@ def check_agreement(config: Mapping[str, Json], spec: Spec, where: str) -> None:
             f"{where}: problem_type is {config.get('problem_type')!r:.40}, and a descendant chooses"
             " one class; use the model as an ancestry model, whose head is left out"
         )
-    theirs = spec_in(config, where)
+    theirs = read_spec(config, where)
     if theirs.family != spec.family:
         raise BadFile(
             f"{where} contradicts itself: the family is {theirs.family!r} for transformers and"
             f" {spec.family!r} under 'learngene'"
         )
-    ours, stated = (transformers_config(other, ()) for other in (spec, theirs))
+    ours, stated = (write_transformers_config(other, ()) for other in (spec, theirs))
     for key, value in ours.items():
         if stated.get(key) != value:
             raise BadFile(
@@ -133,7 +138,7 @@ _OLDER_MODES = {
 }
 
 
-def with_pool_in(spec: Spec, config: Mapping[str, Json], pooling: str | None, where: str) -> Spec:
+def read_pool(spec: Spec, config: Mapping[str, Json], pooling: str | None, where: str) -> Spec:
     """Return the spec of a model with the pooling of its features, which transformers has no key
     for.
 
@@ -172,7 +177,7 @@ def _read_pool(pooling: str, where: str) -> str:
     return _POOLS[modes[0]]
 
 
-def with_pad_in(spec: Spec, config: Mapping[str, Json], read: Callable[[str], str | None]) -> Spec:
+def read_pad(spec: Spec, config: Mapping[str, Json], read: Callable[[str], str | None]) -> Spec:
     """Return the spec of a model with the pad token of its tokenizer, if config.json names none.
 
     A pad token that is not in the vocabulary of the model leaves the spec unchanged.
@@ -212,7 +217,7 @@ def read_tokenizer_files(folder: Path) -> dict[str, str]:
     return {name: read_text(path) for name, path in files.items() if path.is_file()}
 
 
-def with_right_side(files: Mapping[str, str]) -> dict[str, str]:
+def set_right_side(files: Mapping[str, str]) -> dict[str, str]:
     """Return a tokenizer's files with padding and truncation on the right, as texts are encoded
     here, so that transformers encodes texts for our models in the same way.
     """
@@ -251,7 +256,7 @@ def check_tokenizer(files: Mapping[str, str], spec: Spec, where: str) -> None:
         )
 
 
-def text_format_of(spec: TextSpec, files: Mapping[str, str]) -> TextFormat:
+def read_text_format(spec: TextSpec, files: Mapping[str, str]) -> TextFormat:
     """Return the format of the texts of a model, and make its tokenizer known to this process.
 
     Args:

@@ -45,7 +45,7 @@ def read_spec(family: Family, model: Any, is_headless: bool) -> Any:
     return from_json(family.spec, values, where)
 
 
-def as_tokens(model: Any, inputs: Tokens | torch.Tensor) -> Tokens:
+def convert_to_tokens(model: Any, inputs: Tokens | torch.Tensor) -> Tokens:
     """Return inputs of a model as `Tokens`; ids of single texts (B, N) get a mask."""
     if isinstance(inputs, Tokens):
         return inputs

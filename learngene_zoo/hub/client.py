@@ -67,7 +67,7 @@ def parse_repository(text: str) -> Repository:
     return Repository(match["name"], match["revision"], match["inside"] or "")
 
 
-def reference_to_hub(text: str) -> Repository | None:
+def parse_hub_reference(text: str) -> Repository | None:
     """Return the repository that a reference to an artifact names.
 
     None for a path or a name on the shelf, which may be mistyped. `hf-hub:organisation/name` always
@@ -98,7 +98,7 @@ def fetch_from_hub(repository: Repository, filename: str, *, offline: bool) -> H
     not cached completely.
     """
     for _ in range(1 if offline else 2):
-        path = _in_cache(repository, filename, offline)
+        path = _find_in_cache(repository, filename, offline)
         if not _is_damaged(path):
             return HubFile(path, _commit(path))
         evict([path])
@@ -108,7 +108,7 @@ def fetch_from_hub(repository: Repository, filename: str, *, offline: bool) -> H
     )
 
 
-def _in_cache(repository: Repository, filename: str, offline: bool) -> Path:
+def _find_in_cache(repository: Repository, filename: str, offline: bool) -> Path:
     from huggingface_hub import hf_hub_download
 
     with translate_hub_errors(
@@ -118,16 +118,16 @@ def _in_cache(repository: Repository, filename: str, offline: bool) -> Path:
             path = hf_hub_download(
                 repository.name, filename, revision=repository.revision, local_files_only=offline
             )
-        except _client().EntryNotFoundError as error:
-            if isinstance(error, _client().LocalEntryNotFoundError) and not (
-                offline and _known_absent(repository, filename)
+        except _import_client().EntryNotFoundError as error:
+            if isinstance(error, _import_client().LocalEntryNotFoundError) and not (
+                offline and _is_known_absent(repository, filename)
             ):
                 raise
             raise BadFile(f"the Hub repository {repository} has no {filename}") from None
     return Path(path)
 
 
-def _known_absent(repository: Repository, filename: str) -> bool:
+def _is_known_absent(repository: Repository, filename: str) -> bool:
     """Return whether the cache records that the Hub has no such file.
 
     It does so if somebody has asked for the file, or if `snapshot_download` has stored the list of
@@ -158,7 +158,9 @@ def _is_damaged(path: Path) -> bool:
     if re.fullmatch("[0-9a-f]{64}", listed):
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest() != listed
-    return _COMMIT.fullmatch(listed) is not None and git_checksum(path.read_bytes()) != listed
+    return (
+        _COMMIT.fullmatch(listed) is not None and compute_git_checksum(path.read_bytes()) != listed
+    )
 
 
 def _find_checksum(path: Path) -> str:
@@ -197,7 +199,7 @@ def _list_files(top: Path, commit: str) -> dict[str, Any] | None:
     return None
 
 
-def git_checksum(data: bytes) -> str:
+def compute_git_checksum(data: bytes) -> str:
     """Return git's checksum of a file's content."""
     return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
 
@@ -233,13 +235,13 @@ def _commit(path: Path) -> str:
     raise BadFile(f"{path} is not in a Hub cache, so its revision is unknown")
 
 
-def cached_repository(folder: Path) -> Repository | None:
+def find_cached_repository(folder: Path) -> Repository | None:
     """Return the repository and commit of a folder in the Hub's cache; None for other folders."""
     match = _CACHED.search(folder.as_posix())
     return Repository(f"{match[1]}/{match[2]}", match[3], match[4]) if match else None
 
 
-def licence_on_card(repository: Repository, *, offline: bool) -> str:
+def read_card_licence(repository: Repository, *, offline: bool) -> str:
     """Return the licence that a repository's model card declares.
 
     "unknown" if there is no card, or no licence on it.
@@ -269,7 +271,7 @@ def read_licence(card: Path) -> str:
 # Errors of the client
 
 
-def _client() -> Any:
+def _import_client() -> Any:
     """Return the module of the client's exceptions, which is imported only when it is used."""
     from huggingface_hub import errors
 
@@ -390,30 +392,30 @@ def translate_error(
 
     It quotes no address, because an address may hold a signature.
     """
-    hub, chain = _client(), _chain(error)
-    if _first(chain, hub.HFValidationError):
+    hub, chain = _import_client(), _list_causes(error)
+    if _find_first(chain, hub.HFValidationError):
         return WrongCall(
             f"{repository.name!r} is not the name of a Hub repository; write organisation/name"
         )
-    if _first(chain, hub.GatedRepoError):
+    if _find_first(chain, hub.GatedRepoError):
         return Unavailable(
             f"the Hub repository {repository} is gated; request access, then log in: hf auth login"
         )
-    if _first(chain, hub.RepositoryNotFoundError):
+    if _find_first(chain, hub.RepositoryNotFoundError):
         return WrongCall(
             f"there is no Hub repository {repository.name} (or it is private: hf auth login)"
         )
-    if _first(chain, hub.RevisionNotFoundError):
+    if _find_first(chain, hub.RevisionNotFoundError):
         return WrongCall(
             f"the Hub repository {repository.name} has no revision {repository.revision!r}"
         )
-    if _first(chain, hub.OfflineModeIsEnabled) or (
-        offline and _first(chain, hub.LocalEntryNotFoundError)
+    if _find_first(chain, hub.OfflineModeIsEnabled) or (
+        offline and _find_first(chain, hub.LocalEntryNotFoundError)
     ):
         return Unavailable(
             f"{failed}: it is not cached and this run is offline; run once while online"
         )
-    return Unavailable(f"{failed}: {_reason(chain)}")
+    return Unavailable(f"{failed}: {_explain(chain)}")
 
 
 _ANSWERS = {
@@ -428,23 +430,23 @@ _ANSWERS = {
 }
 
 
-def _reason(chain: Sequence[BaseException]) -> str:
+def _explain(chain: Sequence[BaseException]) -> str:
     """Return why a request failed, and a remedy."""
     from huggingface_hub import get_token
     from huggingface_hub.utils import httpx
 
-    status = status_of(chain[0])
+    status = get_status(chain[0])
     if status == 401 and get_token() is None:
         return "you are not logged in to the Hub; log in: hf auth login"
     if status is not None and status >= 400:
         return _ANSWERS.get(status, f"the Hub answered {status}; try again later")
     system = next((error for error in chain if isinstance(error, OSError) and error.errno), None)
-    lost = _first(chain, httpx.HTTPError, ConnectionError, TimeoutError)
-    if _first(chain, httpx.ConnectError) or (
-        _first(chain, _client().LocalEntryNotFoundError) and len(chain) == 1
+    lost = _find_first(chain, httpx.HTTPError, ConnectionError, TimeoutError)
+    if _find_first(chain, httpx.ConnectError) or (
+        _find_first(chain, _import_client().LocalEntryNotFoundError) and len(chain) == 1
     ):
         return "the Hub cannot be reached; run again while online"
-    if _first(chain, httpx.UnsupportedProtocol):
+    if _find_first(chain, httpx.UnsupportedProtocol):
         return (
             "the address of the Hub begins with neither http:// nor https://; correct HF_ENDPOINT"
         )
@@ -463,16 +465,16 @@ def _reason(chain: Sequence[BaseException]) -> str:
     return f"the Hub's answer cannot be understood ({type(last).__name__}); try again"
 
 
-def status_of(error: BaseException) -> int | None:
+def get_status(error: BaseException) -> int | None:
     """Return the HTTP status of one of the client's errors."""
-    for each in _chain(error):
+    for each in _list_causes(error):
         status = getattr(getattr(each, "response", None), "status_code", None)
         if isinstance(status, int):
             return status
     return None
 
 
-def _chain(error: BaseException) -> list[BaseException]:
+def _list_causes(error: BaseException) -> list[BaseException]:
     """Return an error and its causes."""
     chain: list[BaseException] = []
     following: BaseException | None = error
@@ -482,5 +484,7 @@ def _chain(error: BaseException) -> list[BaseException]:
     return chain
 
 
-def _first(chain: Sequence[BaseException], *kinds: type[BaseException]) -> BaseException | None:
+def _find_first(
+    chain: Sequence[BaseException], *kinds: type[BaseException]
+) -> BaseException | None:
     return next((error for error in chain if isinstance(error, kinds)), None)

@@ -20,11 +20,11 @@ from learngene_zoo.hub.client import (
     CERTAIN,
     HubFile,
     Repository,
+    compute_git_checksum,
     evict,
     fetch_from_hub,
-    git_checksum,
+    get_status,
     parse_repository,
-    status_of,
     translate_hub_errors,
 )
 from learngene_zoo.hub.manifest import MANIFEST, FileRecord, Manifest, read_manifest
@@ -97,7 +97,7 @@ def fetch_repository(
     }
     if f"{repository.inside}/{CONFIG}".lstrip("/") not in named:
         raise BadFile(f"{pinned} has no {CONFIG}, so it is neither a learngene nor a model")
-    wrong = _wrong(top, named)
+    wrong = _list_wrong(top, named)
     if wrong:
         _repair(pinned, top, manifest, wrong, offline, progress)
     return Fetched(repository=pinned, top=top, files=named, manifest=manifest)
@@ -145,7 +145,7 @@ def fetch_manifest(repository: Repository, offline: bool) -> tuple[HubFile, Mani
         raise
 
 
-def _wrong(top: Path, files: Mapping[str, FileRecord]) -> list[str]:
+def _list_wrong(top: Path, files: Mapping[str, FileRecord]) -> list[str]:
     """Return the files that are missing or differ from the manifest."""
     with ThreadPoolExecutor(THREADS) as pool:
         right = pool.map(lambda item: item[1].holds(top / item[0]), files.items())
@@ -194,7 +194,7 @@ def _is_right(path: Path, record: FileRecord, listed: RepoFile) -> bool:
     The Hub lists git's checksum for files that git itself stores.
     """
     return record.holds(path) and (
-        listed.lfs is not None or git_checksum(path.read_bytes()) == listed.blob_id
+        listed.lfs is not None or compute_git_checksum(path.read_bytes()) == listed.blob_id
     )
 
 
@@ -245,7 +245,7 @@ def _download(
                 if (
                     not wait
                     or isinstance(error, LocalEntryNotFoundError)
-                    or status_of(error) in CERTAIN
+                    or get_status(error) in CERTAIN
                 ):
                     raise
             time.sleep(wait)

@@ -77,7 +77,7 @@ class Manifest:
         }
 
 
-def manifest_of(files: Mapping[str, FileRecord]) -> Manifest:
+def make_manifest(files: Mapping[str, FileRecord]) -> Manifest:
     """Return the manifest of files that are about to be published."""
     return Manifest(files=files, digest=_digest(files))
 

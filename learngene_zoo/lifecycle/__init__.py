@@ -35,8 +35,8 @@ from learngene_zoo.lifecycle.rates import TEXT_LR as TEXT_LR
 from learngene_zoo.lifecycle.rates import WARMUP_STEPS as WARMUP_STEPS
 from learngene_zoo.lifecycle.rates import adapt_to_steps as adapt_to_steps
 from learngene_zoo.lifecycle.rates import choose_fit as choose_fit
+from learngene_zoo.lifecycle.rates import choose_rate as choose_rate
 from learngene_zoo.lifecycle.rates import choose_rates as choose_rates
-from learngene_zoo.lifecycle.rates import rate_for as rate_for
 from learngene_zoo.lifecycle.shrinking.request import ShrinkConfig as ShrinkConfig
 from learngene_zoo.lifecycle.shrinking.steps import plan_shrink as plan_shrink
 from learngene_zoo.lifecycle.shrinking.steps import shrink as shrink

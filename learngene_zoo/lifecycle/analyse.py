@@ -15,14 +15,14 @@ from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.text_format import TextFormat
 from learngene_zoo.lifecycle.learngenes import expand
 from learngene_zoo.lifecycle.opening import (
+    make_run,
     note_other_cut,
     note_random_head,
     open_answering,
     open_task_for,
-    own_run,
 )
 from learngene_zoo.lifecycle.rates import choose_fit
-from learngene_zoo.method.contract import family, method_of
+from learngene_zoo.method.contract import find_method, list_members
 from learngene_zoo.method.sizes import Budget, Member, Target, parse_budget
 from learngene_zoo.pretrained.timm_model import open_model
 from learngene_zoo.runs.progress import report_activity
@@ -70,7 +70,7 @@ def compare(
     """
     from learngene_zoo.lifecycle.comparison import compare as compare_models
 
-    run, task = run or own_run(), parse_task(task)
+    run, task = run or make_run(), parse_task(task)
     first_model, second_model = (
         open_model(model, offline=run.offline) for model in (first, second)
     )
@@ -123,7 +123,7 @@ def probe(
         BadData: if the training images show fewer than two classes.
         TrainingFailed: for features that are not finite.
     """
-    run, task = run or own_run(), parse_task(task)
+    run, task = run or make_run(), parse_task(task)
     opened = _open_probed(model, image_size, run)
     from learngene_zoo.tasks.splits import ensure_validation
     from learngene_zoo.training.probes import compute_features, run_probe
@@ -214,7 +214,7 @@ def predict(
     """
     from learngene_zoo.training.predict import predict as predict_files
 
-    run = run or own_run()
+    run = run or make_run()
     opened = open_answering(model, run)
     paths: Iterable[Any] = [images] if isinstance(images, (str, Path)) else images
     if not isinstance(opened.input_format, TextFormat):
@@ -277,12 +277,12 @@ def recommend(
     Raises:
         WrongCall: if nothing fits, and for a task with a class per pixel.
     """
-    run, task = run or own_run(), parse_reference("task", task, TASKS)
+    run, task = run or make_run(), parse_reference("task", task, TASKS)
     budget = parse_budget(budget or Budget(), bounds)
     listed = (
         [learngenes]
         if isinstance(learngenes, (str, Path))
-        else list(learngenes) or shelf.learngenes()
+        else list(learngenes) or shelf.list_learngenes()
     )
     folders = [shelf.find(named, offline=run.offline) for named in listed]
     from learngene_zoo.lifecycle.recommendation import rank_descendants
@@ -300,13 +300,13 @@ def recommend(
     def build_offers() -> Iterator[tuple[str, Member, Descendant]]:
         for activity.num_done, (gene, member) in enumerate(members):
             expander = with_settings(
-                method_of(gene.config, gene.folder or "it").expander, member.settings
+                find_method(gene.config, gene.folder or "it").expander, member.settings
             )
             descendant = expand(
                 gene, target=replace(member.target, task=task), expander=expander, run=run
             )
             yield (
-                shelf.reference(gene.folder) if gene.folder else gene.config.method,
+                shelf.make_reference(gene.folder) if gene.folder else gene.config.method,
                 member,
                 descendant,
             )
@@ -333,7 +333,7 @@ def _list_offers(
     target = Target(classes=task.classes, dense=task.dense)
     offers = []
     for gene in learngenes:
-        expander = method_of(gene.config, gene.folder or "it").expander
-        members = select_fitting(family(gene.config, expander, target), budget)
+        expander = find_method(gene.config, gene.folder or "it").expander
+        members = select_fitting(list_members(gene.config, expander, target), budget)
         offers += [(gene, member) for member in choose_evenly(members, sizes)]
     return offers

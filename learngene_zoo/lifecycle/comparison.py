@@ -13,16 +13,16 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 from learngene_zoo.artifacts.descendant import Descendant
 from learngene_zoo.families.forward import compute_logits
 from learngene_zoo.families.spec import InputFormat
-from learngene_zoo.families.tensors import example_inputs
+from learngene_zoo.families.tensors import make_example_inputs
 from learngene_zoo.families.text_format import TextFormat
-from learngene_zoo.intervals import Gain, paired_gain
+from learngene_zoo.intervals import Gain, compute_paired_gain
 from learngene_zoo.lifecycle.latency import time_forward
 from learngene_zoo.pretrained.timm_model import TimmModel
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.tasks.task import Task, check_inputs
-from learngene_zoo.training.evaluate import Evaluation, Judged, check_head, judge, rows_of_metric
-from learngene_zoo.training.objectives import NUM_RESAMPLES, metric_for
+from learngene_zoo.training.evaluate import Evaluation, Judged, check_head, convert_rows, judge
+from learngene_zoo.training.objectives import NUM_RESAMPLES, choose_metric
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,18 +90,20 @@ def compare(
         np.array(contender.evaluation.correct) for contender in (first_contender, second_contender)
     )
     lost, won = int((first_right & ~second_right).sum()), int((second_right & ~first_right).sum())
-    gain = paired_gain([second_contender.evaluation.correct], [first_contender.evaluation.correct])
+    gain = compute_paired_gain(
+        [second_contender.evaluation.correct], [first_contender.evaluation.correct]
+    )
     return Comparison(
         first=first_contender,
         second=second_contender,
         difference=gain,
-        p=mcnemar(lost, won),
+        p=compute_mcnemar(lost, won),
         only_first=lost,
         only_second=won,
     )
 
 
-def mcnemar(lost: int, won: int) -> float:
+def compute_mcnemar(lost: int, won: int) -> float:
     """Return the two-sided p of McNemar's exact test (1947).
 
     It is the probability that a fair coin splits lost + won tosses at least as unevenly.
@@ -120,14 +122,16 @@ def _measure_model(
 ) -> tuple[Contender, Judged]:
     module = model.model()
     judged = judge(module, task, split, model.input_format, run)
-    params, flops = cost_of(module, model.input_format)
-    latency = time_forward(module, example_inputs(model.input_format, 1), run) if timed else None
+    params, flops = count_cost(module, model.input_format)
+    latency = (
+        time_forward(module, make_example_inputs(model.input_format, 1), run) if timed else None
+    )
     return Contender(
         evaluation=judged.evaluation, params=params, flops=flops, latency=latency
     ), judged
 
 
-def cost_of(model: nn.Module, input_format: InputFormat | TextFormat) -> tuple[int, int]:
+def count_cost(model: nn.Module, input_format: InputFormat | TextFormat) -> tuple[int, int]:
     """Count parameters, and FLOPs of one input by the convention `exact` (`families.family`).
 
     FLOPs are counted while the model runs.
@@ -140,9 +144,9 @@ def cost_of(model: nn.Module, input_format: InputFormat | TextFormat) -> tuple[i
 
     norms = [part for part in model.modules() if isinstance(part, nn.LayerNorm)]
     hooks = [part.register_forward_hook(norm) for part in norms]
-    inputs = example_inputs(input_format, 1, next(model.parameters()).device)
+    inputs = make_example_inputs(input_format, 1, next(model.parameters()).device)
     try:
-        with torch.no_grad(), flop_counter() as counter:
+        with torch.no_grad(), make_flop_counter() as counter:
             compute_logits(model.eval(), inputs)
     finally:
         for hook in hooks:
@@ -152,16 +156,16 @@ def cost_of(model: nn.Module, input_format: InputFormat | TextFormat) -> tuple[i
     ), counter.get_total_flops() // 2 + extra
 
 
-def flop_counter() -> FlopCounterMode:
+def make_flop_counter() -> FlopCounterMode:
     """Return PyTorch's counter of FLOPs (two for a multiply-add).
 
     Before version 2.15 it does not count attention on the CPU, which is added here.
     """
     on_the_processor = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-    return FlopCounterMode(display=False, custom_mapping={on_the_processor: _attention_flops})
+    return FlopCounterMode(display=False, custom_mapping={on_the_processor: _count_attention})
 
 
-def _attention_flops(
+def _count_attention(
     query: torch.Size,
     key: torch.Size,
     value: torch.Size,
@@ -181,8 +185,8 @@ def _resample_gain(task: Task, first: Judged, second: Judged) -> Gain:
 
     Each resampling has the same images for both models.
     """
-    metric, images = metric_for(task), len(first.rows)
-    rows = [rows_of_metric(metric, judged.rows) for judged in (first, second)]
+    metric, images = choose_metric(task), len(first.rows)
+    rows = [convert_rows(metric, judged.rows) for judged in (first, second)]
     draws = np.random.Generator(np.random.PCG64(derive_seed(0, "resampled images", images)))
     values = []
     for _ in range(NUM_RESAMPLES):

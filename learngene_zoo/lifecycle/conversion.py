@@ -15,7 +15,7 @@ from learngene_zoo.atomic import claim, new_folder
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.spec import TextSpec
 from learngene_zoo.families.transformers_config import OTHER_HEAD
-from learngene_zoo.lifecycle.opening import own_run
+from learngene_zoo.lifecycle.opening import make_run
 from learngene_zoo.pretrained import from_open_clip
 from learngene_zoo.pretrained.formats.layout import FORMATS, TIMM, split_format
 from learngene_zoo.pretrained.sources import check_source, find_format, split_source
@@ -90,7 +90,7 @@ def convert(
         TrainingFailed: if the outputs differ by more than rounding.
         Refused: if `out` exists and `force` is not set.
     """
-    run = run or own_run()
+    run = run or make_run()
     claim(Path(out), force)
     if format is not None:
         split_format(format)
@@ -272,9 +272,9 @@ def _compare(
     run: Run,
 ) -> TokenAgreement | None:
     """Check that a model keeps the interface of its ancestry model, and compare their tokens."""
-    from learngene_zoo.families.tensors import model_of
+    from learngene_zoo.families.tensors import build_model
     from learngene_zoo.lifecycle.interface import check_interface, measure_agreement
-    from learngene_zoo.pretrained.ancestry import ancestry_spec
+    from learngene_zoo.pretrained.ancestry import read_ancestry_spec
     from learngene_zoo.tasks.catalogue import say_notes
     from learngene_zoo.tasks.unlabelled.opening import open_images
 
@@ -285,7 +285,7 @@ def _compare(
     record = recorded[0] if recorded and named is None else None
     source = named or (_locate(descendant, record) if record else None)
     if source is not None:
-        check_interface(model.spec, ancestry_spec(source, offline=run.offline), model.name)
+        check_interface(model.spec, read_ancestry_spec(source, offline=run.offline), model.name)
     if record is not None:
         check_interface(model.spec, record.spec, model.name)
     if images is None:
@@ -293,7 +293,7 @@ def _compare(
     data = open_images(images, offline=run.offline)
     ancestry = _open_ancestry(descendant, record, named, run)
     say_notes([data], run)
-    module = model_of(model.spec, model.state)
+    module = build_model(model.spec, model.state)
     return measure_agreement(module, model.images, model.spec, ancestry, data, run)
 
 
@@ -315,7 +315,7 @@ def _write(
     model: Convertible, layout: PackageLayout, files: LayoutFiles, out: Path, force: bool
 ) -> float | None:
     """Write the files, and return the largest difference of an output from that of the model."""
-    from learngene_zoo.pretrained.formats.card import converted_card
+    from learngene_zoo.pretrained.formats.card import render_converted_card
     from learngene_zoo.pretrained.formats.check import is_installed, measure_difference
 
     differences: list[float] = []
@@ -328,7 +328,7 @@ def _write(
         for name, content in files.documents.items():
             write_json(draft / name, content)
         write_tensors(draft / files.weights, files.state)
-        card = converted_card(model, files, layout.name)
+        card = render_converted_card(model, files, layout.name)
         (draft / "README.md").write_text(card, encoding="utf-8")
     if not differences:
         print_note(

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from learngene_zoo.artifacts.own_data import remember
 from learngene_zoo.artifacts.records import parse_task
-from learngene_zoo.errors import WrongCall, unknown
-from learngene_zoo.lifecycle.opening import find_origins, open_task_for, own_run
+from learngene_zoo.errors import WrongCall, refuse_unknown
+from learngene_zoo.lifecycle.opening import find_origins, make_run, open_task_for
 from learngene_zoo.lifecycle.rates import (
     FINETUNE,
     adapt_to_steps,
@@ -32,7 +32,7 @@ from learngene_zoo.settings import (
     Bounds,
     Recipe,
     check_bounds,
-    settings_of,
+    list_settings,
     to_json,
     with_settings,
 )
@@ -121,7 +121,7 @@ def finetune(
     `head` is "random" or the model's weights are random. Every epoch is validated, and the weights
     of the best epoch are kept; their results on the test images are in the provenance and in
     `report.html`. With a `teacher` in `tuning` the loss is (1 - share) L_task + share L_teacher,
-    see `logits_loss`.
+    see `make_logits_loss`.
 
     Args:
         model: a model or a reference to one.
@@ -143,7 +143,7 @@ def finetune(
         WrongCall: if no task is given and the model was built without a task, or for data that only
             the caller may choose (`folder:mine`).
     """
-    run, task = run or own_run(), parse_task(task)
+    run, task = run or make_run(), parse_task(task)
     check_start(out, run, force)
     from learngene_zoo.runs.progress import check_tracker, say
     from learngene_zoo.tasks.catalogue import say_notes
@@ -156,12 +156,12 @@ def finetune(
     start = open_model(model, offline=run.offline)
     named = _find_preset(start, preset, recipe)
     # Unknown settings are refused before any data is opened.
-    _, _, automatic = _named_settings(named.recipe, tuning, settings)
+    _, _, automatic = _set_named(named.recipe, tuning, settings)
     data = open_task_for(start, task, "finetune", run)
     has_rate = recipe is not None or "lr" in settings or data.name in named.task_lr
     defaults = _choose_defaults(start, data, named, recipe, preset, has_rate=has_rate)
     is_default = recipe is None and preset is None and is_pretrained(start)
-    recipe, tuning, _ = _named_settings(defaults, tuning, settings)
+    recipe, tuning, _ = _set_named(defaults, tuning, settings)
     if is_default:
         adapted = adapt_to_steps(recipe, data.sizes["train"], is_text=data.is_text)
         recipe = replace(
@@ -316,7 +316,7 @@ def _find_preset(
             f"(methods that have any: {method_names})"
         )
     if preset not in presets:
-        raise unknown(f"preset for fine-tuning descendants of {name}", preset, presets)
+        raise refuse_unknown(f"preset for fine-tuning descendants of {name}", preset, presets)
     return presets[preset]
 
 
@@ -324,26 +324,31 @@ def _open_distillation(
     tuning: FinetuneConfig, start: Descendant | TimmModel, data: Task, run: Run
 ) -> Distillation | None:
     """Open the teacher and return the loss that it adds to an objective; None without a teacher."""
-    from learngene_zoo.training.distillation import Distillation, guide, logits_loss, teacher_named
+    from learngene_zoo.training.distillation import (
+        Distillation,
+        guide,
+        make_logits_loss,
+        open_teacher,
+    )
 
     if tuning.teacher is None:
         return None
-    teacher, record = teacher_named(tuning.teacher, data, run)
+    teacher, record = open_teacher(tuning.teacher, data, run)
     how = {"share": tuning.share, "temperature": tuning.temperature, "answers": tuning.answers}
     return Distillation(
         teacher=guide(teacher, start.input_format, run),
-        imitation=logits_loss(tuning.answers, tuning.temperature),
+        imitation=make_logits_loss(tuning.answers, tuning.temperature),
         weights=(1 - tuning.share, tuning.share),
         identity={**record, **how},
     )
 
 
-def _named_settings(
+def _set_named(
     recipe: Recipe, tuning: FinetuneConfig, settings: Mapping[str, Any]
 ) -> tuple[Recipe, FinetuneConfig, dict[str, str]]:
     """Return recipe and tuning with the named settings, and those of the recipe that are "auto"."""
     automatic = {name: AUTO for name in AUTO_SETTINGS if settings.get(name) == AUTO}
-    tuning_names = {setting.name for setting in settings_of(tuning)}
+    tuning_names = {setting.name for setting in list_settings(tuning)}
     tuning_settings = {name: value for name, value in settings.items() if name in tuning_names}
     recipe_settings = {
         name: value

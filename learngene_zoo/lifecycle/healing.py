@@ -25,7 +25,7 @@ from learngene_zoo.artifacts.records import (
 )
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.lifecycle.learngenes import locate_own_data
-from learngene_zoo.lifecycle.opening import own_run, recall_origins
+from learngene_zoo.lifecycle.opening import make_run, recall_origins
 from learngene_zoo.lifecycle.rates import check_text_recipe, choose_fit, choose_heal_rate
 from learngene_zoo.lifecycle.round_sizes import check_unchanged, plan_rounds
 from learngene_zoo.lifecycle.rounds import BLOCK_RECORDS, build_in_rounds, remove_work
@@ -35,7 +35,7 @@ from learngene_zoo.pretrained.timm_model import open_model
 from learngene_zoo.runs.folder import check_start, locate_run, produce
 from learngene_zoo.runs.progress import print_note
 from learngene_zoo.runs.run import Run
-from learngene_zoo.settings import Json, Recipe, settings_of, to_json, with_settings
+from learngene_zoo.settings import Json, Recipe, list_settings, to_json, with_settings
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.tasks.task import check_inputs, stamp_tasks
 from learngene_zoo.training.healing.settings import HEAL, HEALING, WITHOUT_MEANING, HealConfig
@@ -93,7 +93,7 @@ def heal(
         BadFile: for a recorded ancestry model that is not the same any more.
         BadData: for fewer than 20 images.
     """
-    run, task = run or own_run(), parse_task(task)
+    run, task = run or make_run(), parse_task(task)
     images = parse_reference("images", images, TASKS)
     check_start(out, run, force)
     from learngene_zoo.artifacts.descendant import load_descendant
@@ -224,7 +224,7 @@ def configure(
 
     Raises `WrongCall` for a setting that does not exist, and for one that needs labels.
     """
-    names = {setting.name for setting in settings_of(healing)}
+    names = {setting.name for setting in list_settings(healing)}
     healing = with_settings(healing, {key: settings[key] for key in settings if key in names})
     recipe = with_settings(recipe, {key: settings[key] for key in settings if key not in names})
     for name in WITHOUT_MEANING[1:]:
@@ -303,7 +303,11 @@ def _open_teacher(
         The teacher, records of the descendant about the teacher's blocks (none for another teacher
         than the recorded one), and the location of the recorded one if it is known.
     """
-    from learngene_zoo.pretrained.ancestry import open_ancestry, origins_of_models, reopen_ancestry
+    from learngene_zoo.pretrained.ancestry import (
+        find_origins_of_models,
+        open_ancestry,
+        reopen_ancestry,
+    )
 
     size = start.spec.image_size
     if named is not None:
@@ -315,7 +319,7 @@ def _open_teacher(
     same = [record for record in recorded if record.sha256 == ancestry.record.sha256]
     is_recorded = len(recorded) == 1 and bool(same)
     names = BLOCK_RECORDS if is_recorded else ()
-    located = origins_of_models([ancestry.record]).values()
+    located = find_origins_of_models([ancestry.record]).values()
     return (
         ancestry,
         {name: start.provenance.get(name) for name in names},

@@ -18,7 +18,7 @@ from learngene_zoo.runs.progress import report_activity
 from learngene_zoo.runs.run import Run, open_device
 from learngene_zoo.tasks.loader import sample_images
 from learngene_zoo.training.distillation import convert_images
-from learngene_zoo.training.evaluate import evaluation_mode
+from learngene_zoo.training.evaluate import use_evaluation_mode
 
 if TYPE_CHECKING:
     from torch import nn
@@ -125,7 +125,7 @@ def measure_agreement(
         data, "train", input_format, run, images=MAX_IMAGES, batch_size=BATCH_SIZE
     )
     with (
-        evaluation_mode(mine, device, run),
+        use_evaluation_mode(mine, device, run),
         report_activity("comparing tokens, batch", loader.steps) as activity,
     ):
         for activity.num_done, batch in enumerate(loader.epoch(0), start=1):

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from learngene_zoo.artifacts.records import versions
-from learngene_zoo.errors import WrongCall, unknown
-from learngene_zoo.families.family import Family, families, host, load_family
+from learngene_zoo.artifacts.records import list_versions
+from learngene_zoo.errors import WrongCall, refuse_unknown
+from learngene_zoo.families.family import Family, iterate_families, load_family, load_host
 from learngene_zoo.families.spec import TextSpec
 from learngene_zoo.lifecycle.models import TRAIN
-from learngene_zoo.lifecycle.opening import own_run
+from learngene_zoo.lifecycle.opening import make_run
 from learngene_zoo.runs.folder import check_start, produce
 from learngene_zoo.runs.progress import say
 from learngene_zoo.runs.run import Run
@@ -54,7 +54,7 @@ _UNUSED = ("augment", "drop_path", "mixup", "cutmix", "images", "repeats", "laye
 
 def list_language_families() -> list[str]:
     """Return the names of the families whose models predict words."""
-    return [family.name for family in families() if family.predicts_words]
+    return [family.name for family in iterate_families() if family.predicts_words]
 
 
 def train_language(
@@ -85,12 +85,12 @@ def train_language(
         BadData: for texts that cannot be read.
         TrainingFailed: if the loss is still near that of guessing after a tenth of the steps.
     """
-    run = run or own_run()
+    run = run or make_run()
     check_start(out, run, force)
     kind = _find_family(family)
     spec = _build_spec(kind, sizes)
     _check_recipe(recipe)
-    host(kind)  # refuses a machine without transformers before the texts are read
+    load_host(kind)  # refuses a machine without transformers before the texts are read
     from learngene_zoo.artifacts.descendant import load_descendant
     from learngene_zoo.tasks.texts.corpus import open_corpus
 
@@ -119,7 +119,7 @@ def train_language(
 def _find_family(name: str) -> Family:
     names = list_language_families()
     if name not in names:
-        raise unknown("family of language models", name, names)
+        raise refuse_unknown("family of language models", name, names)
     return load_family(name)
 
 
@@ -127,7 +127,7 @@ def _build_spec(family: Family, sizes: Mapping[str, Any]) -> TextSpec:
     """Return the shape of a model. Raises `WrongCall` for a size that the family does not have."""
     wrong = next((name for name in sizes if name not in LANGUAGE_SIZES), None)
     if wrong is not None:
-        raise unknown("size of a language model", wrong, LANGUAGE_SIZES)
+        raise refuse_unknown("size of a language model", wrong, LANGUAGE_SIZES)
     spec: Any = family.spec(classes=0, **{**LANGUAGE_SIZES, **sizes})
     check_bounds(TextSizes(vocabulary=spec.vocabulary, positions=spec.positions))
     return spec  # type: ignore[no-any-return]
@@ -188,7 +188,7 @@ def _fit(
     files: Mapping[str, str],
 ) -> Descendant:
     from learngene_zoo.artifacts.descendant import assemble
-    from learngene_zoo.families.tensors import state_of
+    from learngene_zoo.families.tensors import get_state_dict
     from learngene_zoo.training.fit import check_progress
     from learngene_zoo.training.language import NextWord, encode_blocks, measure_loss
     from learngene_zoo.training.loop import train
@@ -212,9 +212,9 @@ def _fit(
         "training_seed": run.seed,
         "device": run.device_name,
         "metrics": {**metrics, "epochs": recipe.epochs, "uniform_loss": _uniform(spec)},
-        "versions": versions(),
+        "versions": list_versions(),
     }
-    state = {name: tensor.cpu().clone() for name, tensor in state_of(model).items()}
+    state = {name: tensor.cpu().clone() for name, tensor in get_state_dict(model).items()}
     return start.with_state(state, provenance=provenance)
 
 

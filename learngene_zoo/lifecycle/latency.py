@@ -12,7 +12,7 @@ from learngene_zoo.families.spec import Spec
 from learngene_zoo.method.sizes import Budget, Member
 from learngene_zoo.runs.progress import print_note, report_activity
 from learngene_zoo.runs.run import Run
-from learngene_zoo.text import count_noun, human_count, human_seconds
+from learngene_zoo.text import count_noun, format_count, format_seconds
 
 if TYPE_CHECKING:
     import torch
@@ -57,9 +57,9 @@ def choose(
             if seconds <= budget.max_latency:
                 return member
     raise WrongCall(
-        f"no descendant takes at most {human_seconds(budget.max_latency)} per image; "
+        f"no descendant takes at most {format_seconds(budget.max_latency)} per image; "
         f"the smallest ({fitting[-1].spec.layers} layers) takes "
-        f"{human_seconds(seconds)} on this machine"
+        f"{format_seconds(seconds)} on this machine"
     )
 
 
@@ -93,7 +93,7 @@ def _is_affordable(member: Member, budget: Budget, convention: Convention) -> bo
 def describe_bounds(budget: Budget) -> list[str]:
     """Return the bounds of parameters and FLOPs in words."""
     bounds = ((budget.max_params, "parameters"), (budget.max_flops, "FLOPs"))
-    return [f"{human_count(bound)} {unit}" for bound, unit in bounds if bound is not None]
+    return [f"{format_count(bound)} {unit}" for bound, unit in bounds if bound is not None]
 
 
 def refuse_all(
@@ -116,29 +116,31 @@ def refuse_all(
     cost = least.cost(convention)
     sizes = [
         count_noun(least.spec.layers, "layer"),
-        f"{human_count(cost.params)} parameters ({cost.params})",
+        f"{format_count(cost.params)} parameters ({cost.params})",
         *filter(None, [describe(cost)]),
     ]
     return WrongCall(
         f"no descendant fits within {' and '.join(bounds)}; {smallest} has "
-        f"{', '.join(sizes)} and {human_count(cost.flops)} FLOPs ({cost.flops})"
+        f"{', '.join(sizes)} and {format_count(cost.flops)} FLOPs ({cost.flops})"
     )
 
 
-def latency(spec: Spec, run: Run) -> float:
+def measure_latency(spec: Spec, run: Run) -> float:
     """Measure the seconds of one forward pass: batch 1, eval mode, median of 30 after 5.
 
     The weights are random: latency does not depend on them.
     """
-    from learngene_zoo.families.tensors import example_inputs, initial, model_of
+    from learngene_zoo.families.tensors import build_model, initialise, make_example_inputs
 
     layers = count_noun(spec.layers, "layer")
     with report_activity(f"measuring the latency of {layers} of width {spec.width}"):
-        return time_forward(model_of(spec, initial(spec, run.seed)), example_inputs(spec, 1), run)
+        return time_forward(
+            build_model(spec, initialise(spec, run.seed)), make_example_inputs(spec, 1), run
+        )
 
 
 def time_forward(model: nn.Module, inputs: torch.Tensor, run: Run) -> float:
-    """Measure the seconds of one forward pass of a module in eval mode, as `latency` does.
+    """Measure the seconds of one forward pass of a module in eval mode, as `measure_latency` does.
 
     Prints a note if the processor was shared with other programs.
     """

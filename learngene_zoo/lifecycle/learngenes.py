@@ -23,14 +23,14 @@ from learngene_zoo.artifacts.records import (
     Control,
     LearngeneConfig,
     TargetTask,
+    find_package_of_method,
     is_own_data,
-    package_of_method,
+    list_versions,
     parse_reference,
     parse_references,
-    versions,
 )
 from learngene_zoo.atomic import check_file, claim, digest_of, new_file, resolve_path
-from learngene_zoo.errors import BadData, BadPlugin, Refused, WrongCall, unknown
+from learngene_zoo.errors import BadData, BadPlugin, Refused, WrongCall, refuse_unknown
 from learngene_zoo.families.family import Convention
 from learngene_zoo.families.spec import TextSpec
 from learngene_zoo.lifecycle.training_warnings import warn
@@ -45,8 +45,8 @@ from learngene_zoo.method.contract import (
     check_family,
     check_learngene,
     describe_random_tensors,
-    family,
-    method_of,
+    find_method,
+    list_members,
     report_failure,
 )
 from learngene_zoo.method.rates import describe_changes
@@ -60,10 +60,16 @@ from learngene_zoo.pretrained.sources import check_source
 from learngene_zoo.runs.folder import check_start, produce
 from learngene_zoo.runs.progress import say
 from learngene_zoo.runs.run import Run, check_has_device, is_first
-from learngene_zoo.settings import merge_synonyms, settings_of, to_json, with_settings
-from learngene_zoo.tasks.catalogue import find_entry, locate_task, open_task, say_notes, tasks_named
+from learngene_zoo.settings import list_settings, merge_synonyms, to_json, with_settings
+from learngene_zoo.tasks.catalogue import (
+    expand_suites,
+    find_entry,
+    locate_task,
+    open_task,
+    say_notes,
+)
 from learngene_zoo.tasks.task import Entry, check_inputs, check_kind, stamp_tasks
-from learngene_zoo.text import shell_word
+from learngene_zoo.text import quote_word
 
 if TYPE_CHECKING:
     from learngene_zoo.artifacts.descendant import Descendant
@@ -105,14 +111,14 @@ def plan(
     Raises:
         WrongCall: if `target` names a size that all descendants have in common, or if none fits.
     """
-    from learngene_zoo.pretrained.ancestry import ancestry_spec
+    from learngene_zoo.pretrained.ancestry import read_ancestry_spec
 
     if str(name) in METHODS.references():
         method = METHODS.load(str(name))
         extractor = extractor or method.extractor
         size = target.image_size if target else None
         specs = [
-            ancestry_spec(source, offline=offline).with_(image_size=size).with_pool(pool)
+            read_ancestry_spec(source, offline=offline).with_(image_size=size).with_pool(pool)
             for source in method.sources(parse_references("ancestries", ancestries, SOURCES))
         ]
         for spec in specs:
@@ -122,8 +128,8 @@ def plan(
     else:
         folder = shelf.find(name, offline=offline)
         config = read_config(folder)
-        method = method_of(config, folder)
-    members = family(config, expander or method.expander, target or Target())
+        method = find_method(config, folder)
+    members = list_members(config, expander or method.expander, target or Target())
     if budget:
         from learngene_zoo.lifecycle.latency import require_fitting
 
@@ -201,7 +207,7 @@ def extract(
         check_source(source)
     needs, is_read = _list_references(method, extractor, named, sources)
     _check_outline(method, extractor, sources, image_size, pool)
-    from learngene_zoo.pretrained.ancestry import open_ancestry, origins_of_models
+    from learngene_zoo.pretrained.ancestry import find_origins_of_models, open_ancestry
 
     served = partial(check_family, method)
     opened = [
@@ -256,12 +262,12 @@ def extract(
             purpose=purpose,
             seed=run.seed,
             device=run.device_name,
-            versions={**versions(), **package},
+            versions={**list_versions(), **package},
         )
 
     origins = {
         **locate_own_data(dict(zip(needs, opened_tasks, strict=True))),
-        **origins_of_models([ancestry.record for ancestry in opened]),
+        **find_origins_of_models([ancestry.record for ancestry in opened]),
     }
     stamps = partial(stamp_tasks, data)
     learngene = produce(
@@ -300,7 +306,7 @@ def suggest_check(tasks: Mapping[str, Task]) -> Iterator[None]:
         ]
         if not readable or "--check-images" in str(error):
             raise
-        command = f"lgzoo doctor --task {shell_word(readable[0])} --check-images"
+        command = f"lgzoo doctor --task {quote_word(readable[0])} --check-images"
         raise BadData(f"{error} ({command} lists all)") from error
 
 
@@ -342,12 +348,12 @@ def expand(
     """
     run = run or Run()
     if control is not None and control not in CONTROLS:
-        raise unknown("control", control, CONTROLS)
+        raise refuse_unknown("control", control, CONTROLS)
     if out is not None:
         claim(Path(out), force or run.resume)
     source, config = _read_config(learngene, run.offline)
     folder = source if isinstance(source, Path) else source.folder
-    default = expander or method_of(config, folder or "it").expander
+    default = expander or find_method(config, folder or "it").expander
     target, budget, configured = parse_sizes(target or Target(), budget or Budget(), default, sizes)
     # Refuses impossible sizes before torch is imported, which opening the tensors does.
     config.spec.with_(image_size=target.image_size)  # raises if patches do not tile it
@@ -357,14 +363,14 @@ def expand(
     if out is not None:
         _check_apart(out, folder)
     named = target.task
-    target, class_names = _for_task(target, configured, config, run)
+    target, class_names = _adapt_to_task(target, configured, config, run)
     if budget:
-        from learngene_zoo.lifecycle.latency import choose, latency
+        from learngene_zoo.lifecycle.latency import choose, measure_latency
 
         member = choose(
-            family(config, configured, target),
+            list_members(config, configured, target),
             budget,
-            lambda member: latency(member.spec, run),
+            lambda member: measure_latency(member.spec, run),
         )
         configured = with_settings(configured, member.settings)
         target = replace(member.target, task=target.task)
@@ -382,13 +388,13 @@ def expand(
         if note := describe_random_tensors(config.method, descendant):
             say(run, f"note: {note}")
         origins = {
-            **_origins_for(task, named if out is not None else None, run),
-            **_origins_of_ancestries(gene.config, run),
+            **_find_origins(task, named if out is not None else None, run),
+            **_find_origins_of_ancestries(gene.config, run),
         }
     control = control or gene.config.control
     if control is not None:
         descendant = apply_control(descendant, control, run.seed)
-    provenance = {**_provenance(gene, configured, control, run), **descendant.provenance}
+    provenance = {**_record_provenance(gene, configured, control, run), **descendant.provenance}
     names = class_names or descendant.class_names
     descendant = replace(
         descendant,
@@ -419,7 +425,7 @@ def plot(
 
     plotting.check_suffix(path)
     source, config = _read_config(learngene)
-    method = method_of(config, source if isinstance(source, Path) else source.folder or "it")
+    method = find_method(config, source if isinstance(source, Path) else source.folder or "it")
     if method.plot is None:
         names = ", ".join(other.name for other in METHODS.load_all()[0] if other.plot is not None)
         raise WrongCall(
@@ -443,16 +449,16 @@ def _list_references(
         return method.references(named, sources), True
     if named and method.tasks != "none":
         method.references(named, sources)  # raises for a wrong number of tasks
-    return tasks_named(named)[:1], False
+    return expand_suites(named)[:1], False
 
 
 def _check_setting_names(names: Iterable[str], extractor: Extractor) -> None:
     """Raise `WrongCall` for a name that is neither a setting nor an argument of `extract`."""
-    settings = {setting.name for setting in settings_of(extractor)}
+    settings = {setting.name for setting in list_settings(extractor)}
     arguments = {"ancestry", "task", "preset", "image_size", "pool", "out", "run", "force"}
     for name in names:
         if name not in settings:
-            raise unknown("setting", name, settings | arguments)
+            raise refuse_unknown("setting", name, settings | arguments)
 
 
 def _read_config(
@@ -485,11 +491,12 @@ def _check_outline(
 
     Only those of timm and the bundled ones, whose shapes are known without a file.
     """
-    from learngene_zoo.pretrained.ancestry import ancestry_spec
+    from learngene_zoo.pretrained.ancestry import read_ancestry_spec
 
     if all(shelf.is_ours(source) or source.startswith("timm:") for source in sources):
         specs = [
-            ancestry_spec(source).with_(image_size=image_size).with_pool(pool) for source in sources
+            read_ancestry_spec(source).with_(image_size=image_size).with_pool(pool)
+            for source in sources
         ]
         for spec in specs:
             check_family(method, spec)
@@ -514,7 +521,7 @@ def _check_distinct(tasks: Sequence[Task]) -> None:
         raise WrongCall(f"the task {twice[0]} is given twice; give each task once")
 
 
-def _for_task(
+def _adapt_to_task(
     target: Target, expander: Expander, config: LearngeneConfig, run: Run
 ) -> tuple[Target, tuple[str, ...]]:
     """Return the target with the classes of its task, per pixel or per image; and their names.
@@ -547,7 +554,7 @@ def locate_own_data(opened: Mapping[str, Task]) -> dict[str, LocalOrigin]:
     }
 
 
-def _origins_for(task: str | None, named: str | None, run: Run) -> dict[str, LocalOrigin]:
+def _find_origins(task: str | None, named: str | None, run: Run) -> dict[str, LocalOrigin]:
     """Return the location of the data that a descendant names as its task.
 
     It comes from the user's reference, or from the origins stored for the learngene.
@@ -560,15 +567,15 @@ def _origins_for(task: str | None, named: str | None, run: Run) -> dict[str, Loc
     return {task: origin} if origin else {}
 
 
-def _origins_of_ancestries(config: LearngeneConfig, run: Run) -> dict[str, LocalOrigin]:
+def _find_origins_of_ancestries(config: LearngeneConfig, run: Run) -> dict[str, LocalOrigin]:
     """Return the locations of the ancestry models that are known: named now, or stored."""
     stored = {record.source: find_origin(record.source) for record in config.ancestries}
     origins = {source: origin for source, origin in stored.items() if origin is not None}
     if run.ancestry is not None and len(config.ancestries) == 1:
-        from learngene_zoo.pretrained.ancestry import origins_of_models
+        from learngene_zoo.pretrained.ancestry import find_origins_of_models
 
         (record,) = config.ancestries
-        for origin in origins_of_models([replace(record, source=run.ancestry)]).values():
+        for origin in find_origins_of_models([replace(record, source=run.ancestry)]).values():
             origins[record.source] = origin
     return origins
 
@@ -579,20 +586,20 @@ def _agree(target: Target, purpose: TargetTask) -> bool:
     return target.task is None and same
 
 
-def _provenance(
+def _record_provenance(
     gene: Learngene, expander: Expander, control: Control | None, run: Run
 ) -> dict[str, Any]:
-    package = package_of_method(gene.config.versions)
+    package = find_package_of_method(gene.config.versions)
     return {
         "method": gene.config.method,
         **({"method_package": package} if package else {}),
         **({"method_title": gene.config.method_title} if gene.config.method_title else {}),
-        "learngene": shelf.reference(gene.folder) if gene.folder else "in memory",
+        "learngene": shelf.make_reference(gene.folder) if gene.folder else "in memory",
         "settings": to_json(expander),
         **({"control": control} if control else {}),
         "ancestries": to_json(gene.config.ancestries),
         "seed": run.seed,
-        "versions": versions(),
+        "versions": list_versions(),
     }
 
 

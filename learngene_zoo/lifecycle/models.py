@@ -11,20 +11,20 @@ from learngene_zoo.artifacts.own_data import find_origin, open_for_artifact, rem
 from learngene_zoo.artifacts.records import (
     TASKS,
     is_own_data,
+    list_versions,
     parse_reference,
     parse_task,
-    versions,
 )
 from learngene_zoo.atomic import check_file
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.spec import Spec, require_pictures
 from learngene_zoo.families.text_format import TextFormat
 from learngene_zoo.lifecycle.opening import (
+    make_run,
     note_other_cut,
     note_random_head,
     open_answering,
     open_task_for,
-    own_run,
 )
 from learngene_zoo.lifecycle.training_warnings import warn_of_training
 from learngene_zoo.pretrained.exported import check_format
@@ -35,7 +35,7 @@ from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import Recipe, to_json
 from learngene_zoo.tasks.catalogue import SOURCE_TASK, locate_task, open_task, say_notes
 from learngene_zoo.tasks.task import check_inputs, stamp_tasks
-from learngene_zoo.text import shell_word
+from learngene_zoo.text import quote_word
 
 if TYPE_CHECKING:
     from learngene_zoo.artifacts.descendant import Descendant
@@ -73,7 +73,7 @@ def train(
     Raises:
         TrainingFailed: if the loss is still near that of guessing after a tenth of the steps.
     """
-    run, task = run or own_run(), parse_reference("task", task, TASKS)
+    run, task = run or make_run(), parse_reference("task", task, TASKS)
     check_start(out, run, force)
     require_pictures(spec).check_tiled()
     from learngene_zoo.artifacts.descendant import assemble, load_descendant
@@ -98,7 +98,7 @@ def train(
             scheme=init,
             mean=data.mean,
             std=data.std,
-            provenance={"method": "train", "init": init, "versions": versions()},
+            provenance={"method": "train", "init": init, "versions": list_versions()},
         )
         return fit(start, data, recipe, run, guard=True)
 
@@ -144,7 +144,7 @@ def evaluate(
     from learngene_zoo.training.evaluate import evaluate as measure
     from learngene_zoo.training.original import evaluate_originals
 
-    run, task = run or own_run(), parse_task(task)
+    run, task = run or make_run(), parse_task(task)
     opened = open_answering(model, run)
     data = open_task_for(opened, task, "evaluate", run)
     note_other_cut(data, task, split, {"the model": opened})
@@ -153,7 +153,7 @@ def evaluate(
         opened,
         data,
         f"the model {folder}" if folder else "the model",
-        f"{shell_word(str(folder))} " if folder else "",
+        f"{quote_word(str(folder))} " if folder else "",
     )
     if resolution == "original":
         result = evaluate_originals(opened.model(), data, split, opened.input_format, run)
@@ -193,7 +193,7 @@ def export(
         WrongCall: as `evaluate` does, and for a task without int8.
         ZooError: as `runtimes.export_descendant` does.
     """
-    run, task = run or own_run(), parse_task(task)
+    run, task = run or make_run(), parse_task(task)
     if task is not None and dtype != "int8":
         raise WrongCall(
             f"the task {task!r:.60} is used only for dtype int8; leave it out, or choose dtype int8"

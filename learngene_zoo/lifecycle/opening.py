@@ -22,7 +22,7 @@ from learngene_zoo.runs.progress import print_note
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import DEFAULT_TARGET, locate_task, open_task
 from learngene_zoo.tasks.task import check_inputs
-from learngene_zoo.text import in_notebook, shell_word
+from learngene_zoo.text import is_in_notebook, quote_word
 
 if TYPE_CHECKING:
     from learngene_zoo.artifacts.descendant import Descendant
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from learngene_zoo.tasks.task import Task
 
 
-def own_run() -> Run:
+def make_run() -> Run:
     """Return the default `Run`, which shows a progress bar in notebooks."""
-    return Run(progress=in_notebook(), lines=in_notebook())
+    return Run(progress=is_in_notebook(), lines=is_in_notebook())
 
 
 def resume_if_begun(path: Path, run: Run) -> Run:
@@ -73,11 +73,11 @@ def note_random_head(model: Any) -> None:
     The note is printed in commands, which ignore the warning.
     """
     from learngene_zoo.artifacts.descendant import Descendant
-    from learngene_zoo.families.family import table_of
+    from learngene_zoo.families.family import get_table
 
     if not isinstance(model, Descendant) or "trained_on" in model.provenance:
         return
-    head = {name for name in model.state if table_of(model.spec).is_head(name)}
+    head = {name for name in model.state if get_table(model.spec).is_head(name)}
     if head and not head & model.inherited:
         named = f"of {model.folder} " if model.folder else ""
         text = (
@@ -146,7 +146,7 @@ def open_task_for(
     if the user has to give the task: for any other model without a task, and for a downloaded model
     whose task is data on its author's machine, and for a task of other inputs than the model's.
     """
-    reference = task or _own_task(model, verb)
+    reference = task or _find_task(model, verb)
     with open_for_artifact(model, [reference] if task is None and is_own_data(reference) else []):
         data = open_task(reference, offline=run.offline)
     check_inputs(data, model.input_format)
@@ -179,10 +179,10 @@ def recall_origins(
     return {name: origin for name, origin in origins.items() if origin is not None}
 
 
-def _own_task(model: Descendant | TimmModel | ExportedModel, verb: str) -> str:
+def _find_task(model: Descendant | TimmModel | ExportedModel, verb: str) -> str:
     if model.task is not None:
         return model.task
     if shelf.needs_task(model.task, model.provenance):
-        call = f"lgzoo {verb} {shell_word(str(model.folder or 'MODEL'))} --task folder:PATH"
+        call = f"lgzoo {verb} {quote_word(str(model.folder or 'MODEL'))} --task folder:PATH"
         raise WrongCall(f"the model does not record a task to use; give the task: {call}")
     return DEFAULT_TARGET

@@ -34,14 +34,14 @@ def choose_rates(model: Descendant | TimmModel) -> tuple[float, float]:
 
     A pretrained model of texts has `TEXT_LR`, scaled with the width of its ancestry model. A model
     of images that inherits from an ancestry model wider than `FULL_RATE`, or is one of timm's wider
-    than that, has `INHERITED_LR` and `INHERITED_DECAY`. Any other has `rate_for` its width. Only
+    than that, has `INHERITED_LR` and `INHERITED_DECAY`. Any other has `choose_rate` its width. Only
     the second kind has a layer decay. docs/results/finetuning.md has the measurements.
     """
     if _is_text(model) and is_pretrained(model):
         return scale_rate(TEXT_LR, _find_inherited_width(model) or model.width), 1.0
     if _find_inherited_width(model) > FULL_RATE:
         return INHERITED_LR, INHERITED_DECAY
-    return rate_for(model.width), 1.0
+    return choose_rate(model.width), 1.0
 
 
 def adapt_to_steps(recipe: Recipe, samples: int, *, is_text: bool = False) -> Recipe:
@@ -165,6 +165,6 @@ def describe_rates(model: Descendant | TimmModel, recipe: Recipe, images: int) -
     return line
 
 
-def rate_for(width: int) -> float:
+def choose_rate(width: int) -> float:
     """Return the usual learning rate for a width: 3e-3 up to 96, beyond in inverse proportion."""
     return scale_rate(FINETUNE.lr, width)

@@ -9,7 +9,7 @@ import numpy as np
 
 from learngene_zoo.artifacts.descendant import Descendant
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.intervals import Gain, paired_gain, proportion
+from learngene_zoo.intervals import Gain, compute_interval, compute_paired_gain
 from learngene_zoo.lifecycle.rates import choose_fit
 from learngene_zoo.method.sizes import Member
 from learngene_zoo.runs.run import Run
@@ -85,10 +85,12 @@ def rank_descendants(
 def sort_candidates(probes: Iterable[tuple[str, Member, np.ndarray]]) -> list[RankedDescendant]:
     """Return the candidates, best first, from their probes; of equal ones the cheapest first."""
     ordered = sorted(probes, key=lambda item: (-int(item[2].sum()), item[1].cost()))
-    return [_candidate(name, member, right_N, ordered[0][2]) for name, member, right_N in ordered]
+    return [
+        _make_candidate(name, member, right_N, ordered[0][2]) for name, member, right_N in ordered
+    ]
 
 
-def _candidate(
+def _make_candidate(
     name: str, member: Member, right_N: np.ndarray, best_N: np.ndarray
 ) -> RankedDescendant:
     right, total = int(np.sum(right_N)), len(right_N)
@@ -97,11 +99,11 @@ def _candidate(
         learngene=name,
         member=member,
         probe=right / total,
-        interval=proportion(right, total),
+        interval=compute_interval(right, total),
         images=total,
         difference=Gain(0.0, 0.0, 0.0)
         if is_first
-        else paired_gain([list(right_N)], [list(best_N)]),
+        else compute_paired_gain([list(right_N)], [list(best_N)]),
     )
 
 

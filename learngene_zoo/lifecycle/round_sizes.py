@@ -11,10 +11,10 @@ from learngene_zoo.artifacts.records import is_own_data
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.lifecycle.shrinking.candidates import is_free
-from learngene_zoo.method.contract import METHODS, Expander, Method, family
+from learngene_zoo.method.contract import METHODS, Expander, Method, list_members
 from learngene_zoo.method.sizes import Member, Target
-from learngene_zoo.runs.run import world
-from learngene_zoo.settings import Json, settings_of, with_settings
+from learngene_zoo.runs.run import get_world_size
+from learngene_zoo.settings import Json, list_settings, with_settings
 
 if TYPE_CHECKING:
     from learngene_zoo.artifacts.descendant import Descendant
@@ -41,7 +41,7 @@ def check_unchanged(start: Descendant) -> None:
     under torchrun.
     """
     where = str(start.folder or "the model")
-    if world() > 1:
+    if get_world_size() > 1:
         raise WrongCall("healing in rounds runs in one process; start it without torchrun")
     changed = next((name for name in DISCARDED if name in start.provenance), None)
     if changed is not None:
@@ -101,7 +101,7 @@ def _find_method(start: Descendant, larger: Spec) -> Method:
 def _read_settings(start: Descendant, method: Method) -> dict[str, Json]:
     """Return the recorded settings of the expansion, without references to anybody's data."""
     recorded: Any = start.provenance.get("settings")
-    names = {setting.name for setting in settings_of(method.expander)}
+    names = {setting.name for setting in list_settings(method.expander)}
     pairs = recorded.items() if isinstance(recorded, Mapping) else ()
     return {
         name: value
@@ -117,7 +117,7 @@ def _list_members(method: Method, expander: Expander, larger: Spec, spec: Spec) 
     """
     config = replace(method.extractor.outline([larger]), method=method.name)
     target = Target(classes=spec.classes, dense=spec.dense)
-    return family(config, expander, target)
+    return list_members(config, expander, target)
 
 
 def _choose_member(

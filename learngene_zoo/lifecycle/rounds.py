@@ -21,13 +21,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from learngene_zoo.families.family import table_of
+from learngene_zoo.families.family import get_table
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.lifecycle.learngenes import expand, extract
 from learngene_zoo.lifecycle.opening import resume_if_begun
 from learngene_zoo.lifecycle.round_sizes import STEPS, RoundPlan, describe_steps, list_steps
 from learngene_zoo.method.sizes import Member
-from learngene_zoo.runs.cache import once
+from learngene_zoo.runs.cache import compute_once
 from learngene_zoo.runs.progress import say
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Json, to_json, with_settings
@@ -73,7 +73,7 @@ def build_in_rounds(
     """
     sizes = [list_steps(member.spec) for member in plan.members]
     # A result from the beginning, so that the folder of an interrupted run is kept.
-    once(run.part(WORK), "heal.rounds", _record_sizes, None, [sizes])
+    compute_once(run.part(WORK), "heal.rounds", _record_sizes, None, [sizes])
     source, model, records = ancestry.record.source, None, list[Json]()
     with _open_work(run) as work:
         for number, member in enumerate(plan.members, start=1):
@@ -192,7 +192,7 @@ def _record_origin(
 
 def _restore_head(model: Descendant, changes: Mapping[str, Json], start: Descendant) -> Descendant:
     """Return the descendant with the weights of the last round, and with the head that it has."""
-    table = table_of(start.spec)
+    table = get_table(start.spec)
     head = {name: start.state[name] for name in start.state if table.is_head(name)}
     kept = {name: value for name, value in start.provenance.items() if name not in changes}
     blocks = {name: model.provenance[name] for name in BLOCK_RECORDS if name in model.provenance}

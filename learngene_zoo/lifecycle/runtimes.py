@@ -110,19 +110,21 @@ def export_descendant(
         check_head(descendant, task)
     open_device(run)
     model = descendant.model()
-    images_BCHW = _images(descendant, max(BATCHES))
+    images_BCHW = _sample_images(descendant, max(BATCHES))
     facts: dict[str, Any] = {"format": format, "dtype": dtype}
     with new_file(path, force) as draft:
         with report_activity(f"writing {path.name}"):
             write_file(descendant, draft, dtype)
         with report_activity(f"comparing {path.name} with the model"):
             runner = open_runner(draft, run.threads)
-            facts["difference"] = _difference(model, runner, images_BCHW, dtype)
+            facts["difference"] = _measure_difference(model, runner, images_BCHW, dtype)
         if dtype == "int8":
             assert task is not None, "int8 is measured on a task"
             facts |= _measure_file(descendant, model, runner, task, max_drop, run)
         if timed:
-            facts["model_latency"], facts["latency"] = _latencies(model, runner, images_BCHW[:1])
+            facts["model_latency"], facts["latency"] = _measure_latencies(
+                model, runner, images_BCHW[:1]
+            )
         facts["bytes"] = draft.stat().st_size
     return Exported(path=path, **facts)
 
@@ -154,7 +156,7 @@ def open_runner(path: Path, threads: int | None = None) -> Runner:
     return run
 
 
-def metadata(descendant: Descendant | TimmModel) -> dict[str, str]:
+def collect_metadata(descendant: Descendant | TimmModel) -> dict[str, str]:
     """Return the metadata of an exported file: text by name, JSON if it is more than a word.
 
     `preprocessing` is complete: no reader's defaults are needed to present images to it.
@@ -197,13 +199,15 @@ def write_file(descendant: Descendant | TimmModel, path: Path, dtype: Dtype) -> 
 
     Raises `Unavailable` for a model that torch cannot export.
     """
-    with _silent():
+    with _silence_exporters():
         program = _trace(descendant, torch.float16 if dtype == "fp16" else torch.float32)
         if check_format(path, dtype) == "pt2":
             # Into memory first: torch's writer ends the process if the disk is full.
             archive = io.BytesIO()
             torch.export.save(
-                program, archive, extra_files={"metadata.json": json.dumps(metadata(descendant))}
+                program,
+                archive,
+                extra_files={"metadata.json": json.dumps(collect_metadata(descendant))},
             )
             path.write_bytes(archive.getbuffer())
         else:
@@ -218,7 +222,7 @@ def _trace(
     try:
         program = torch.export.export(
             served,
-            (_images(descendant, 2),),
+            (_sample_images(descendant, 2),),
             dynamic_shapes={PIXELS: {0: torch.export.Dim(BATCH, min=1)}},
         )
     except Exception as error:  # tracing runs the model's code, which may raise anything
@@ -254,7 +258,7 @@ def _write_onnx(
     _remove_notes_of_exporter(graph)
     if quantised:
         graph = _quantise(graph, draft)
-    for name, text in metadata(descendant).items():
+    for name, text in collect_metadata(descendant).items():
         entry = graph.metadata_props.add()
         entry.key, entry.value = name, text
     onnx.save(graph, draft)
@@ -294,7 +298,7 @@ def _quantise(graph: Any, draft: Path) -> Any:
 
 
 @contextlib.contextmanager
-def _silent() -> Iterator[None]:
+def _silence_exporters() -> Iterator[None]:
     """Silence torch's and onnxscript's exporters within this context.
 
     They print their steps and warn about their internals.
@@ -309,12 +313,14 @@ def _silent() -> Iterator[None]:
         logging.disable(level)
 
 
-def _images(descendant: Descendant | TimmModel, count: int) -> torch.Tensor:
+def _sample_images(descendant: Descendant | TimmModel, count: int) -> torch.Tensor:
     channels, size = descendant.input_format.channels, descendant.input_format.image_size
     return torch.randn(count, channels, size, size, generator=torch.Generator().manual_seed(0))
 
 
-def _difference(model: nn.Module, runner: Runner, images_BCHW: torch.Tensor, dtype: Dtype) -> float:
+def _measure_difference(
+    model: nn.Module, runner: Runner, images_BCHW: torch.Tensor, dtype: Dtype
+) -> float:
     """Return the largest difference of a logit over `BATCHES`.
 
     Raises `TrainingFailed` if it is beyond rounding.
@@ -367,7 +373,9 @@ def _measure_file(
     }
 
 
-def _latencies(model: nn.Module, runner: Runner, image_1CHW: torch.Tensor) -> tuple[float, float]:
+def _measure_latencies(
+    model: nn.Module, runner: Runner, image_1CHW: torch.Tensor
+) -> tuple[float, float]:
     """Return the median seconds of the module and of the file for one image.
 
     They take turns, so that other load affects both alike.

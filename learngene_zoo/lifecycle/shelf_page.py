@@ -19,7 +19,7 @@ from learngene_zoo.artifacts.learngene import read_config
 from learngene_zoo.artifacts.records import LearngeneConfig, Measured
 from learngene_zoo.colours import PAGE_COLOURS
 from learngene_zoo.method.sizes import AXES
-from learngene_zoo.text import hash_script, human_count, render_page, shell_word
+from learngene_zoo.text import format_count, hash_script, quote_word, render_page
 
 TEMPLATE = "lifecycle/shelf_page.html.jinja"
 SCRIPT = Path(__file__).with_name("shelf_page.js")
@@ -48,13 +48,13 @@ def build_shelf_page() -> str:
     """Return the page. Raises `BadFile` for a card that cannot be read."""
     sizes = [
         size
-        for name in shelf.learngenes()
-        for size in list_sizes(name, read_config(shelf.cards_folder() / name))
+        for name in shelf.list_learngenes()
+        for size in list_sizes(name, read_config(shelf.find_cards_folder() / name))
     ]
     sizes.sort(key=lambda size: (size.params or math.inf, size.learngene))
     tasks = list(dict.fromkeys(task for size in sizes for task in size.accuracy))
     bounds = [
-        (bound, human_count(bound).replace(".00", ""))
+        (bound, format_count(bound).replace(".00", ""))
         for bound in BOUNDS
         if any(size.params and size.params > bound for size in sizes)
     ]
@@ -64,7 +64,7 @@ def build_shelf_page() -> str:
         colours=PAGE_COLOURS,
         script=script,
         policy=f"default-src 'none'; style-src 'unsafe-inline'; script-src '{hash_script(script)}'",
-        count=len(shelf.learngenes()),
+        count=len(shelf.list_learngenes()),
         rows=[_describe(size, tasks) for size in sizes],
         tasks=tasks,
         bounds=bounds,
@@ -85,7 +85,7 @@ def list_sizes(name: str, config: LearngeneConfig) -> list[MeasuredSize]:
     build = partial(MeasuredSize, learngene=name, method=config.method, family=config.spec.family)
     results = config.card.worth if config.card else None
     if results is None or not results.rows:
-        spec, command = config.spec, f"lgzoo expand {shell_word(name)}"
+        spec, command = config.spec, f"lgzoo expand {quote_word(name)}"
         return [build(layers=spec.layers, width=spec.width, params=None, command=command)]
     groups: dict[str, list[Measured]] = {}
     for row in results.rows:
@@ -111,8 +111,8 @@ def _write_command(name: str, row: Measured) -> str:
     sizes: dict[str, Any] = dict(row.size)
     if sizes.keys() <= set(AXES):
         sizes = {"layers": row.layers, "width": row.width, **sizes}
-    words = [f"--{key.replace('_', '-')} {shell_word(str(value))}" for key, value in sizes.items()]
-    return f"lgzoo expand {shell_word(name)} {' '.join(words)}"
+    words = [f"--{key.replace('_', '-')} {quote_word(str(value))}" for key, value in sizes.items()]
+    return f"lgzoo expand {quote_word(name)} {' '.join(words)}"
 
 
 def _describe(size: MeasuredSize, tasks: Sequence[str]) -> dict[str, Any]:
@@ -123,7 +123,7 @@ def _describe(size: MeasuredSize, tasks: Sequence[str]) -> dict[str, Any]:
         "family": size.family,
         "size": f"{size.layers} x {size.width}",
         "params": size.params or "",
-        "params_text": human_count(size.params) if size.params else "-",
+        "params_text": format_count(size.params) if size.params else "-",
         "tasks": " ".join(size.accuracy),
         "accuracy": [
             (task, f"{100 * size.accuracy[task]:.1f}" if task in size.accuracy else "-")
@@ -173,14 +173,14 @@ def _draw(task: str, sizes: Sequence[MeasuredSize]) -> dict[str, Any]:
                 "y": f"{y:.1f}",
                 "label": label and {"text": size.learngene, **label},
                 "title": f"{size.learngene}, {size.layers} x {size.width}: "
-                f"{human_count(params)} parameters, {100 * accuracy:.1f} %",
+                f"{format_count(params)} parameters, {100 * accuracy:.1f} %",
             }
         )
     return {
         "task": task,
         "points": points,
         "x_ticks": [
-            (f"{place_x(tick):.1f}", human_count(tick).replace(".00", "")) for tick in ticks
+            (f"{place_x(tick):.1f}", format_count(tick).replace(".00", "")) for tick in ticks
         ],
         "y_ticks": [(f"{place_y(part / 4):.1f}", f"{25 * part}") for part in range(5)],
     }
@@ -205,14 +205,14 @@ def _place_label(text: str, x: float, y: float, boxes: list[Box]) -> dict[str, s
     for left, middle, anchor in sides:
         box = (left, middle - below / 2, left + width, middle + below / 2)
         is_inside = box[0] >= LEFT and box[2] <= WIDTH and box[1] >= 0 and box[3] <= HEIGHT - BOTTOM
-        if is_inside and not any(_overlap(box, other) for other in boxes):
+        if is_inside and not any(_do_overlap(box, other) for other in boxes):
             boxes.append(box)
             label_x = left + width if anchor == "end" else left
             return {"x": f"{label_x:.1f}", "y": f"{middle:.1f}", "anchor": anchor}
     return None
 
 
-def _overlap(one: Box, other: Box) -> bool:
+def _do_overlap(one: Box, other: Box) -> bool:
     return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 

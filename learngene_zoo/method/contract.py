@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, get_args
 
-from learngene_zoo.artifacts.records import LearngeneConfig, package_of_method
+from learngene_zoo.artifacts.records import LearngeneConfig, find_package_of_method
 from learngene_zoo.artifacts.shelf import BUNDLED as BUNDLED
 from learngene_zoo.artifacts.shelf import is_ours
 from learngene_zoo.errors import (
@@ -25,7 +25,7 @@ from learngene_zoo.errors import (
     WrongTensor,
     ZooError,
     is_shortage,
-    unknown,
+    refuse_unknown,
 )
 from learngene_zoo.families.family import load_family
 from learngene_zoo.families.spec import FAMILIES, Spec
@@ -35,11 +35,11 @@ from learngene_zoo.settings import (
     Recipe,
     check_bounds,
     from_json,
-    settings_of,
+    list_settings,
     with_settings,
 )
 from learngene_zoo.storage import CONFIG
-from learngene_zoo.tasks.catalogue import DEFAULT_TASKS, SOURCE_TASK, tasks_named
+from learngene_zoo.tasks.catalogue import DEFAULT_TASKS, SOURCE_TASK, expand_suites
 from learngene_zoo.text import count_noun
 
 if TYPE_CHECKING:
@@ -213,7 +213,7 @@ def check_learngene(name: str, learngene: Learngene) -> None:
 
     Tensors that are still in a file are not read: reading them checks that they are finite.
     """
-    for tensor_name, fault in _faults_of_tensors(learngene.state):
+    for tensor_name, fault in _find_faults_of_tensors(learngene.state):
         raise BadPlugin(f"{describe_method(name)} returned the tensor {tensor_name} {fault}")
 
 
@@ -224,7 +224,7 @@ def check_descendant(name: str, descendant: Descendant) -> None:
     """
     from learngene_zoo.families.tensors import check_state
 
-    for tensor_name, fault in _faults_of_tensors(descendant.state):
+    for tensor_name, fault in _find_faults_of_tensors(descendant.state):
         raise BadPlugin(f"{describe_method(name)} built the tensor {tensor_name} {fault}")
     try:
         check_state(
@@ -247,9 +247,9 @@ def describe_random_tensors(name: str, descendant: Descendant) -> str:
     numbers, such as the scales and shifts of a norm whose own ones were merged into the layers
     after it, are not random.
     """
-    from learngene_zoo.families.family import table_of
+    from learngene_zoo.families.family import get_table
 
-    table = table_of(descendant.spec)
+    table = get_table(descendant.spec)
     blocks = {tensor_name: table.block_of(tensor_name) for tensor_name in descendant.state}
     begun = {blocks.get(tensor_name) for tensor_name in descendant.inherited} - {None}
     drawn = [
@@ -268,7 +268,7 @@ def describe_random_tensors(name: str, descendant: Descendant) -> str:
     )
 
 
-def _faults_of_tensors(state: StateDict) -> Iterator[tuple[object, str]]:
+def _find_faults_of_tensors(state: StateDict) -> Iterator[tuple[object, str]]:
     """Yield the names of tensors that cannot be stored, each with the value and the expectation."""
     import torch
 
@@ -292,7 +292,7 @@ def _faults_of_tensors(state: StateDict) -> Iterator[tuple[object, str]]:
             yield name, "with values that are not finite; expected finite numbers"
 
 
-def family(config: LearngeneConfig, expander: Expander, target: Target) -> list[Member]:
+def list_members(config: LearngeneConfig, expander: Expander, target: Target) -> list[Member]:
     """Return the members of an expander's grid with the sizes that `target` names.
 
     A member is left out if its settings differ from an optional setting that `expander` has. Raises
@@ -304,7 +304,7 @@ def family(config: LearngeneConfig, expander: Expander, target: Target) -> list[
     )
     sizes = target.axes()
     fixed = {
-        s.name: s.default for s in settings_of(expander) if s.optional and s.default is not None
+        s.name: s.default for s in list_settings(expander) if s.optional and s.default is not None
     }
     with report_failure(config.method):
         members = list(expander.family(replace(config, spec=spec)))
@@ -344,7 +344,7 @@ class Method:
     # Whether the extraction uses the labels of its tasks. If not, images without labels will do.
     uses_labels: bool = True
     details: type | None = (
-        None  # the frozen dataclass in `config.details` of its learngenes, see `details_of`
+        None  # the frozen dataclass in `config.details` of its learngenes, see `parse_details`
     )
     inherits: bool = True  # whether descendants inherit tensors
     plot: str | None = (
@@ -354,7 +354,7 @@ class Method:
     finetuning: Mapping[str, Finetuning] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for fault in _faults(self):
+        for fault in _find_faults(self):
             raise BadPlugin(f"the record of the method {self.name!r} is wrong: {fault}")
 
     @property
@@ -368,7 +368,7 @@ class Method:
         Raises `WrongCall` for an unknown preset.
         """
         if name is not None and name not in self.presets:
-            raise unknown(f"preset of {self.name}", name, self.presets)
+            raise refuse_unknown(f"preset of {self.name}", name, self.presets)
         return self.presets[name] if name else self.extractor
 
     def adapt_preset(self, name: str | None, ancestries: Sequence[Spec]) -> Extractor:
@@ -421,7 +421,7 @@ class Method:
                 f"extract from, such as {option} folder:PATH (lgzoo list tasks)"
             )
         defaults = {"none": (), "one": (SOURCE_TASK,), "many": DEFAULT_TASKS}
-        references = tasks_named(named) or list(defaults[self.tasks])
+        references = expand_suites(named) or list(defaults[self.tasks])
         if self.tasks == "none" and references:
             raise WrongCall(f"{self.name} does not train on a task; leave out {option}")
         if self.tasks == "one" and len(references) != 1:
@@ -429,7 +429,7 @@ class Method:
         return references
 
 
-def _faults(method: Method) -> Iterator[str]:
+def _find_faults(method: Method) -> Iterator[str]:
     if not (isinstance(method.name, str) and method.name.isidentifier()):
         yield f"name is {method.name!r}; expected letters, digits and underscores"
     if method.tasks not in get_args(Tasks):
@@ -453,8 +453,8 @@ def _faults(method: Method) -> Iterator[str]:
         yield f"plot is {method.plot!r}; expected 'package.module:function' or None"
     if not all(isinstance(preset, Finetuning) for preset in method.finetuning.values()):
         yield f"finetuning is {method.finetuning!r}; expected a mapping from names to Finetuning"
-    yield from _faults_of_presets(method.presets)
-    yield from _faults_of_expander(method.expander)
+    yield from _find_faults_of_presets(method.presets)
+    yield from _find_faults_of_expander(method.expander)
 
 
 def _is_range(numbers: Any) -> bool:
@@ -465,7 +465,7 @@ def _is_range(numbers: Any) -> bool:
         return False
 
 
-def _faults_of_presets(presets: Any) -> Iterator[str]:
+def _find_faults_of_presets(presets: Any) -> Iterator[str]:
     if not isinstance(presets, Mapping):
         yield f"presets is {presets!r}; expected a mapping from names to extractors"
         return
@@ -479,26 +479,26 @@ def _faults_of_presets(presets: Any) -> Iterator[str]:
     if len({type(preset) for preset in presets.values()}) > 1:
         yield f"its presets are of several types, {', '.join(kinds)}; expected one"
     first = next(iter(presets.values()), None)
-    yield from _faults_of_settings(first)
+    yield from _find_faults_of_settings(first)
     if is_dataclass(first):
         for name in sorted(ARGUMENTS & {field.name for field in fields(first)}):
             yield f"its extractor has a setting {name}, an argument of `extract`; rename the field"
 
 
-def _faults_of_expander(expander: Any) -> Iterator[str]:
+def _find_faults_of_expander(expander: Any) -> Iterator[str]:
     if not isinstance(expander, Expander):
         yield f"expander is {expander!r}; expected an Expander"
         return
     strange = sorted(set(expander.axes) - set(AXES))
     if strange:
         yield f"axes of its expander has {strange[0]!r}; expected some of {', '.join(AXES)}"
-    yield from _faults_of_settings(expander)
+    yield from _find_faults_of_settings(expander)
 
 
-def _faults_of_settings(settings: Any) -> Iterator[str]:
+def _find_faults_of_settings(settings: Any) -> Iterator[str]:
     try:
         if is_dataclass(settings):
-            values = {setting.name: setting.default for setting in settings_of(settings)}
+            values = {setting.name: setting.default for setting in list_settings(settings)}
             with_settings(settings, values)  # raises for a default of another type
     except (TypeError, NameError) as error:  # a type that is not allowed, or not defined
         yield str(error)
@@ -535,7 +535,7 @@ def report_failure(name: str) -> Iterator[None]:
         ) from error
 
 
-def method_of(config: LearngeneConfig, where: object) -> Method:
+def find_method(config: LearngeneConfig, where: object) -> Method:
     """Return the method of a learngene at `where`.
 
     Raises `BadFile` for one that cannot be used, that `LGZOO_PLUGINS` leaves out, or that is not
@@ -552,7 +552,7 @@ def method_of(config: LearngeneConfig, where: object) -> Method:
     except WrongCall as error:
         raise BadFile(f"{where} was made by the method {name!r}; {error}") from None
     if name not in METHODS.references():
-        named = sorted(package_of_method(config.versions))
+        named = sorted(find_package_of_method(config.versions))
         package = (
             f"the package that it names ({', '.join(named)}), if you trust it"
             if named
@@ -570,7 +570,7 @@ def method_of(config: LearngeneConfig, where: object) -> Method:
     return method
 
 
-def details_of(config: LearngeneConfig, kind: type[T]) -> T:
+def parse_details(config: LearngeneConfig, kind: type[T]) -> T:
     """Decode the record of a method in a learngene's `details`.
 
     Raises `BadFile` if it is not a `kind`, with the versions of the method's package that wrote the
@@ -585,7 +585,7 @@ def _read_details(config: LearngeneConfig, kind: type[T], where: str = "") -> T:
         return from_json(kind, dict(config.details), f"{where}details of the {name} learngene")
     except BadFile as error:
         versions = {
-            "written by": package_of_method(config.versions),
+            "written by": find_package_of_method(config.versions),
             "installed is": METHODS.package_of(name),
         }
         known = [

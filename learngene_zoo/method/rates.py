@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from learngene_zoo.errors import unknown
+from learngene_zoo.errors import refuse_unknown
 from learngene_zoo.families.spec import TextSpec
-from learngene_zoo.settings import settings_of, with_settings
+from learngene_zoo.settings import list_settings, with_settings
 
 if TYPE_CHECKING:
     from learngene_zoo.families.spec import Spec
@@ -64,10 +64,10 @@ def adapt_rates(
     Raises:
         WrongCall: for a setting that the extractor does not have.
     """
-    values = {setting.name: setting.default for setting in settings_of(extractor)}
+    values = {setting.name: setting.default for setting in list_settings(extractor)}
     for name in (*random_rates, *pretrained_rates):
         if name not in values:
-            raise unknown("setting", name, values)
+            raise refuse_unknown("setting", name, values)
     width = max((spec.width for spec in ancestries), default=0)
     if width <= FULL_RATE:
         return extractor
@@ -82,10 +82,10 @@ def adapt_rates(
 
 def describe_changes(before: Extractor, after: Extractor) -> str:
     """Describe the settings that were changed for the ancestry models."""
-    values = {setting.name: setting.default for setting in settings_of(before)}
+    values = {setting.name: setting.default for setting in list_settings(before)}
     changes = [
         f"--{setting.name.replace('_', '-')} {setting.default} instead of {values[setting.name]}"
-        for setting in settings_of(after)
+        for setting in list_settings(after)
         if setting.default != values[setting.name]
     ]
     return f"for a model of this width: {', '.join(changes)}"

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from learngene_zoo.artifacts.records import parse_task
-from learngene_zoo.errors import WrongCall, unknown
-from learngene_zoo.families.family import Convention, Cost, cost
+from learngene_zoo.errors import WrongCall, refuse_unknown
+from learngene_zoo.families.family import Convention, Cost, count_cost
 from learngene_zoo.families.spec import LIMITS, TIMM_NAMES, Spec
 from learngene_zoo.settings import (
     Bounds,
     Json,
     check_bounds,
+    list_settings,
     merge_synonyms,
-    settings_of,
     with_settings,
 )
 from learngene_zoo.text import parse_count, parse_seconds
@@ -96,7 +96,7 @@ class Target:
 
 
 # The axes of size, in the order of options and rows.
-AXES = tuple(setting.name for setting in settings_of(Target()) if setting.kind in (int, float))
+AXES = tuple(setting.name for setting in list_settings(Target()) if setting.kind in (int, float))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +108,7 @@ class Member:
 
     def cost(self, convention: Convention = "exact") -> Cost:
         """Return parameters and FLOPs of this member."""
-        return cost(self.spec, convention)
+        return count_cost(self.spec, convention)
 
     @property
     def target(self) -> Target:
@@ -135,12 +135,15 @@ def parse_sizes(
     rest = merge_synonyms(sizes, SYNONYMS)
     if "task" in rest:
         rest["task"] = parse_task(rest["task"])
-    rest = {name: _number(name, value) if name in _KINDS else value for name, value in rest.items()}
+    rest = {
+        name: _parse_number(name, value) if name in _KINDS else value
+        for name, value in rest.items()
+    }
     named, bounds = (
         {f.name: rest.pop(f.name) for f in fields(kind) if f.name in rest}
         for kind in (Target, Budget)
     )
-    settings = [setting.name for setting in settings_of(expander)]
+    settings = [setting.name for setting in list_settings(expander)]
     for name in rest:
         if name not in settings:
             known_names = {
@@ -148,7 +151,7 @@ def parse_sizes(
                 *settings,
                 *(f.name for kind in (Target, Budget) for f in fields(kind)),
             }
-            raise unknown("size or setting", name, known_names)
+            raise refuse_unknown("size or setting", name, known_names)
     return replace(target, **named), replace(budget, **bounds), with_settings(expander, rest)
 
 
@@ -161,12 +164,12 @@ def parse_budget(budget: Budget, bounds: Mapping[str, Any]) -> Budget:
     names = [f.name for f in fields(Budget)]
     for name in bounds:
         if name not in names:
-            raise unknown("bound", name, names)
+            raise refuse_unknown("bound", name, names)
     given = {name: value for name, value in bounds.items() if value is not None}
-    return replace(budget, **{name: _number(name, value) for name, value in given.items()})
+    return replace(budget, **{name: _parse_number(name, value) for name, value in given.items()})
 
 
-def _number(name: str, value: Any) -> Any:
+def _parse_number(name: str, value: Any) -> Any:
     """Return a size, also from text as on the command line: "7", "20M", "15ms".
 
     Raises `WrongCall`.
@@ -211,4 +214,4 @@ _BOUNDS = {"max_params": int, "max_flops": int, "max_latency": float}
 
 
 # Types of the numbers in calls by name.
-_KINDS = {**{s.name: s.kind for s in settings_of(Target()) if s.kind in (int, float)}, **_BOUNDS}
+_KINDS = {**{s.name: s.kind for s in list_settings(Target()) if s.kind in (int, float)}, **_BOUNDS}

@@ -15,15 +15,15 @@ from learngene_zoo.artifacts.own_data import LocalOrigin, find_origin, name_opti
 from learngene_zoo.artifacts.records import AncestryRecord, LearngeneConfig
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families import timm_config
-from learngene_zoo.families.family import family_of, host, table_of
+from learngene_zoo.families.family import get_family, get_table, load_host
 from learngene_zoo.families.spec import USUAL_VIEW, InputFormat, Spec, TextSpec, require_pictures
 from learngene_zoo.families.transformers_config import (
     check_tokenizer,
     fingerprint_tokenizer,
-    text_format_of,
+    read_text_format,
 )
 from learngene_zoo.pretrained.layouts import choose_tensors, strip_wrappers
-from learngene_zoo.pretrained.sources import AncestryFiles, find, spec_at, split_source
+from learngene_zoo.pretrained.sources import AncestryFiles, find, read_spec_at, split_source
 from learngene_zoo.runs.progress import print_note
 from learngene_zoo.settings import Json, to_json
 from learngene_zoo.storage import (
@@ -78,7 +78,7 @@ class Ancestry:
         Raises `WrongCall` for a model of texts without a tokenizer.
         """
         if isinstance(self.spec, TextSpec):
-            return text_format_of(self.spec, self.files)
+            return read_text_format(self.spec, self.files)
         spec, record = require_pictures(self.spec), self.record
         return InputFormat(
             image_size=spec.image_size,
@@ -90,15 +90,15 @@ class Ancestry:
 
     def model(self) -> Model:
         """Return timm's or transformers' module in eval mode; it shares no memory with `state`."""
-        from learngene_zoo.families.tensors import model_of
+        from learngene_zoo.families.tensors import build_model
 
         record = self.record
         if isinstance(self.spec, TextSpec):
-            return model_of(self.spec, self.state, class_names=self.class_names)
-        images = timm_config.pretrained_cfg(
+            return build_model(self.spec, self.state, class_names=self.class_names)
+        images = timm_config.write_pretrained_cfg(
             self.spec, mean=record.mean, std=record.std, licence=record.licence, view=record.view
         )
-        return model_of(self.spec, self.state, pretrained_cfg=images)
+        return build_model(self.spec, self.state, pretrained_cfg=images)
 
 
 def open_ancestry(
@@ -137,12 +137,12 @@ def open_ancestry(
     files = find(source, offline, check)
     import torch
 
-    from learngene_zoo.families.tensors import cast, resize_positions, shapes
+    from learngene_zoo.families.tensors import cast, get_shapes, resize_positions
 
-    tensors, left_out = _tensors(files)
+    tensors, left_out = _read_tensors(files)
     state = cast(tensors, torch.float32)
     spec = files.spec.with_(image_size=image_size).with_pool(pool)
-    spec_names = [name for name in state if name in shapes(spec)]
+    spec_names = [name for name in state if name in get_shapes(spec)]
     if len(spec_names) < len(state):
         left_out += ("pooling by attention",)
     is_of_texts, presentation, tokenizer = isinstance(spec, TextSpec), files.images, None
@@ -155,8 +155,8 @@ def open_ancestry(
                 "texts; copy that of its author",
                 "no tokenizer",
             )
-    mean, std = timm_config.normalisation(presentation, spec.channels)
-    view = USUAL_VIEW if is_of_texts else timm_config.view_in(presentation, source)
+    mean, std = timm_config.read_normalisation(presentation, spec.channels)
+    view = USUAL_VIEW if is_of_texts else timm_config.read_view(presentation, source)
     record = AncestryRecord(
         source=source,
         spec=spec,
@@ -224,7 +224,7 @@ def reopen_ancestry(
     return ancestry
 
 
-def origins_of_models(records: Sequence[AncestryRecord]) -> dict[str, LocalOrigin]:
+def find_origins_of_models(records: Sequence[AncestryRecord]) -> dict[str, LocalOrigin]:
     """Return the locations of the ancestry models that the user named by path or repository.
 
     `own_data.remember` stores them.
@@ -246,7 +246,7 @@ def origins_of_models(records: Sequence[AncestryRecord]) -> dict[str, LocalOrigi
     return origins
 
 
-def inherited_weights(
+def copy_weights(
     config: LearngeneConfig,
     state: StateDict,
     run: Run,
@@ -265,12 +265,12 @@ def inherited_weights(
         BadFile: for a learngene that lacks some of the tensors.
         WrongCall: for one that neither stores nor records its ancestry model.
     """
-    from learngene_zoo.families.tensors import shapes, shapes_in
+    from learngene_zoo.families.tensors import get_shapes, read_shapes
 
-    table, stored_shapes = table_of(config.spec), shapes_in(state)
+    table, stored_shapes = get_table(config.spec), read_shapes(state)
     expected = {
         name: shape
-        for name, shape in shapes(config.spec).items()
+        for name, shape in get_shapes(config.spec).items()
         if not table.is_head(name) and keep(name)
     }
     if stored_shapes.keys().isdisjoint(expected):
@@ -279,7 +279,7 @@ def inherited_weights(
                 "this learngene neither stores nor records its ancestry model; extract it again"
             )
         state = reopen_ancestry(config.ancestries[0], run.ancestry, offline=run.offline).state
-        stored_shapes = shapes_in(state)
+        stored_shapes = read_shapes(state)
     for name, shape in expected.items():
         if stored_shapes.get(name) != shape:
             fault = (
@@ -294,12 +294,12 @@ def inherited_weights(
     return {name: state[name] for name in expected}
 
 
-def ancestry_spec(source: str, *, offline: bool = False) -> Spec:
+def read_ancestry_spec(source: str, *, offline: bool = False) -> Spec:
     """Return the spec of an ancestry model, without reading its weights.
 
     timm is imported only for architectures that no family lists. Raises as `open_ancestry` does.
     """
-    return _of_one_width(spec_at(source, offline=offline), source)
+    return _of_one_width(read_spec_at(source, offline=offline), source)
 
 
 def _of_one_width(spec: Spec, source: str) -> Spec:
@@ -314,7 +314,7 @@ def _of_one_width(spec: Spec, source: str) -> Spec:
     return spec
 
 
-def _tensors(files: AncestryFiles) -> tuple[StateDict, tuple[str, ...]]:
+def _read_tensors(files: AncestryFiles) -> tuple[StateDict, tuple[str, ...]]:
     """Return every tensor, and descriptions of those that were left out.
 
     Shapes are checked against the spec, and numbers are checked to be finite.
@@ -324,11 +324,11 @@ def _tensors(files: AncestryFiles) -> tuple[StateDict, tuple[str, ...]]:
     tensors, where = open_tensors(files.weights), str(files.weights)
     if files.rename:
         renamed, left_out = files.rename(tensors.select(strip_wrappers(tensors, where)), files.spec)
-        state, trimmed = host(family_of(files.spec)).trim_state(renamed)
+        state, trimmed = load_host(get_family(files.spec)).trim_state(renamed)
         check_state(state, files.spec, where)
     else:
         names, left_out = choose_tensors(tensors, where)
-        stored, trimmed = host(family_of(files.spec)).trim_state(tensors.select(names))
+        stored, trimmed = load_host(get_family(files.spec)).trim_state(tensors.select(names))
         state, changes = _convert(stored, files)
         left_out += changes
     return {name: state[name] for name in state}, (*left_out, *trimmed)
@@ -340,7 +340,7 @@ def _convert(stored: StateDict, files: AncestryFiles) -> tuple[StateDict, tuple[
     The second value describes how the positions were resampled. Raises `BadFile` for tensors that
     are not those of the model.
     """
-    from learngene_zoo.families.tensors import check_state, shapes, shapes_in
+    from learngene_zoo.families.tensors import check_state, get_shapes, read_shapes
 
     where = str(files.weights)
     try:
@@ -348,8 +348,8 @@ def _convert(stored: StateDict, files: AncestryFiles) -> tuple[StateDict, tuple[
         return stored, ()
     except BadFile as error:
         plain = error
-    stored_shapes, expected = shapes_in(stored), shapes(files.spec)
-    patches = str(table_of(files.spec).find_parameter("patches"))
+    stored_shapes, expected = read_shapes(stored), get_shapes(files.spec)
+    patches = str(get_table(files.spec).find_parameter("patches"))
     if stored_shapes.get(patches, ())[2:] not in ((), expected[patches][2:]):
         raise plain  # timm would resample the patches to those of another model
     state = _convert_layout(stored, files, plain)
@@ -358,14 +358,14 @@ def _convert(stored: StateDict, files: AncestryFiles) -> tuple[StateDict, tuple[
         _raise_unless_fitting(state, files, plain)
     check_state(state, files.spec, where)
     return state, _describe_resampling(
-        stored_shapes, shapes_in(state), str(table_of(files.spec).find_parameter("positions"))
+        stored_shapes, read_shapes(state), str(get_table(files.spec).find_parameter("positions"))
     )
 
 
 def _raise_unless_fitting(state: StateDict, files: AncestryFiles, plain: BadFile) -> None:
-    from learngene_zoo.families.tensors import shapes, shapes_in
+    from learngene_zoo.families.tensors import get_shapes, read_shapes
 
-    if shapes_in(state) != shapes(files.spec):
+    if read_shapes(state) != get_shapes(files.spec):
         raise plain
 
 
@@ -374,16 +374,16 @@ def _convert_layout(stored: StateDict, files: AncestryFiles, plain: BadFile) -> 
 
     Raises `plain` for tensors that have timm's names already.
     """
-    from learngene_zoo.families.tensors import empty, shapes
+    from learngene_zoo.families.tensors import build_empty, get_shapes
 
     try:
-        return host(family_of(files.spec)).convert_state(
-            dict(stored), empty(files.spec), files.architecture
+        return load_host(get_family(files.spec)).convert_state(
+            dict(stored), build_empty(files.spec), files.architecture
         )
     except (
         Exception
     ) as error:  # timm guesses the layout by a name or two, and can then fail anywhere
-        if set(stored) & set(shapes(files.spec)):
+        if set(stored) & set(get_shapes(files.spec)):
             raise plain from error
         raise BadFile(
             f"{files.weights} is not in a layout that timm can convert: {error!r}"

@@ -15,7 +15,7 @@ from zipfile import BadZipFile, ZipFile
 
 from learngene_zoo.errors import BadFile, Unavailable, WrongCall, ZooError
 from learngene_zoo.families.spec import InputFormat
-from learngene_zoo.families.timm_config import image_settings, normalisation, view_in
+from learngene_zoo.families.timm_config import read_image_settings, read_normalisation, read_view
 from learngene_zoo.pretrained.timm_model import TimmModel, open_model
 from learngene_zoo.settings import Json
 from learngene_zoo.storage import parse_json
@@ -118,7 +118,7 @@ def open_exported(path: Path, *, threads: int | None = None) -> ExportedModel:
             "expected a file of `lgzoo export`"
         )
     metadata = _read_metadata(facts, str(path))
-    images = image_settings({"pretrained_cfg": metadata["preprocessing"]}, str(path))
+    images = read_image_settings({"pretrained_cfg": metadata["preprocessing"]}, str(path))
     channels, size, _ = images["input_size"]
     classes, dense = _check_shapes(session, [channels, size, size], str(path))
     names = tuple(metadata["labels"])
@@ -126,8 +126,8 @@ def open_exported(path: Path, *, threads: int | None = None) -> ExportedModel:
         raise BadFile(
             f"{path} contradicts itself: {len(names)} labels for {classes} classes; export it again"
         )
-    mean, std = normalisation(images, channels)
-    view = view_in(images, str(path))
+    mean, std = read_normalisation(images, channels)
+    view = read_view(images, str(path))
     return ExportedModel(
         session=session,
         classes=classes,
@@ -174,7 +174,7 @@ def start_session(path: Path, threads: int | None = None) -> Any:
         Exception
     ) as error:  # protobuf and onnxruntime have an exception for each of their stages
         raise BadFile(
-            f"{path} is not a readable ONNX file: {_first_line(error)}; export it again"
+            f"{path} is not a readable ONNX file: {_take_first_line(error)}; export it again"
         ) from error
     raise BadFile(
         f"{path} takes the tensor {outside!r:.60} from another file, which is not opened; "
@@ -242,7 +242,7 @@ def _list_values(values: Any) -> str:
     )
 
 
-def _first_line(error: Exception) -> str:
+def _take_first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
 
 
@@ -261,7 +261,7 @@ def _wrap_session(session: Any, where: str) -> nn.Module:
                 )
             except Exception as error:  # onnxruntime has an exception for each of its stages
                 raise BadFile(
-                    f"{where} cannot answer: {_first_line(error)}; export it again"
+                    f"{where} cannot answer: {_take_first_line(error)}; export it again"
                 ) from error
             return torch.from_numpy(answers).to(images_BCHW.device)
 

@@ -76,11 +76,11 @@ def spec_of(config: Mapping[str, Json], where: str) -> Spec:
 
     Raises `WrongCall` for a tower that is not supported, and `BadFile` for bad values.
     """
-    model = _object(config, "model_cfg", where)
-    vision = _object(model, "vision_cfg", where)
+    model = _get_object(config, "model_cfg", where)
+    vision = _get_object(model, "vision_cfg", where)
     name, more = vision.get("timm_model_name"), vision.get("timm_model_kwargs") or {}
     if not name:
-        return _own_spec(model, vision, where)
+        return _read_own_spec(model, vision, where)
     if not isinstance(more, dict):
         raise BadFile(f"{where}: timm_model_kwargs is {type(more).__name__}; expected an object")
     pool, projection = vision.get("timm_pool", POOL) or "", vision.get("timm_proj", PROJECTION)
@@ -94,13 +94,13 @@ def spec_of(config: Mapping[str, Json], where: str) -> Spec:
     }
     if not after_it:
         settings["model_args"]["global_pool"] = pool
-        return timm_config.spec_in(settings, where)
+        return timm_config.read_spec(settings, where)
     # The tower was built as timm has it and its pooling changed then, which leaves its norms where
     # they are.
-    return timm_config.spec_in(settings, where).with_pool(pool or None)
+    return timm_config.read_spec(settings, where).with_pool(pool or None)
 
 
-def _own_spec(model: Mapping[str, Json], vision: Mapping[str, Json], where: str) -> Spec:
+def _read_own_spec(model: Mapping[str, Json], vision: Mapping[str, Json], where: str) -> Spec:
     """Return the spec of a tower of open_clip's class.
 
     Raises `WrongCall` for a feature that is not read, with the equivalent in timm, and `BadFile`
@@ -160,10 +160,10 @@ def _own_spec(model: Mapping[str, Json], vision: Mapping[str, Json], where: str)
         "act_layer": "gelu_tanh" if approximate == "tanh" and gelu == "gelu" else gelu,
     }
     settings = {"architecture": BASES[epsilon], "model_args": arguments}
-    return timm_config.spec_in(settings, where)
+    return timm_config.read_spec(settings, where)
 
 
-def _object(config: Mapping[str, Json], key: str, where: str) -> Mapping[str, Json]:
+def _get_object(config: Mapping[str, Json], key: str, where: str) -> Mapping[str, Json]:
     value = config.get(key)
     if not isinstance(value, dict):
         raise BadFile(
@@ -174,7 +174,9 @@ def _object(config: Mapping[str, Json], key: str, where: str) -> Mapping[str, Js
 
 def images_of(config: Mapping[str, Json], where: str) -> Mapping[str, Any]:
     """Return timm's image settings that match open_clip's evaluation."""
-    preprocessing = _object(config, "preprocess_cfg", where) if config.get("preprocess_cfg") else {}
+    preprocessing = (
+        _get_object(config, "preprocess_cfg", where) if config.get("preprocess_cfg") else {}
+    )
     mode = preprocessing.get("resize_mode") or "shortest"
     stated = {
         "mean": preprocessing.get("mean") or USUAL["mean"],
@@ -185,10 +187,10 @@ def images_of(config: Mapping[str, Json], where: str) -> Mapping[str, Any]:
         "crop_pct": 1.0,
         "crop_mode": CROP_MODES.get(str(mode), mode),
     }
-    return timm_config.image_settings({"pretrained_cfg": stated}, where)
+    return timm_config.read_image_settings({"pretrained_cfg": stated}, where)
 
 
-def trunk(stored: Tensors, spec: Spec) -> tuple[StateDict, tuple[str, ...]]:
+def select_trunk(stored: Tensors, spec: Spec) -> tuple[StateDict, tuple[str, ...]]:
     """Return the vision tower's tensors by timm's names, and a description of the others.
 
     Raises `BadFile` if there are none.

@@ -25,7 +25,7 @@ from learngene_zoo.families.transformers_config import (
     list_text_types,
 )
 from learngene_zoo.pretrained import from_transformers_towers as towers
-from learngene_zoo.pretrained.image_processors import images_in
+from learngene_zoo.pretrained.image_processors import read_processor_settings
 from learngene_zoo.pretrained.layouts import describe_tensors
 from learngene_zoo.settings import Json
 from learngene_zoo.storage import StateDict
@@ -150,17 +150,17 @@ def spec_of(config: Mapping[str, Json], where: str) -> Spec:
             "intermediate_size and num_register_tokens must be whole numbers above 0"
         )
     if kind == towers.DINOV3:
-        return towers.dinov3_spec(config, where)
+        return towers.read_dinov3_spec(config, where)
     gated = kind in _DINOV2 and config.get("use_swiglu_ffn") is True
     arguments = {
         "depth": config.get("num_hidden_layers", 12),
         "embed_dim": width,
         "num_heads": config.get("num_attention_heads", 12),
-        "mlp_ratio": _mlp_ratio(config, width, gated, where),
+        "mlp_ratio": _compute_mlp_ratio(config, width, gated, where),
         "img_size": config.get("image_size", 224),
         "patch_size": config.get("patch_size", _PATCHES.get(str(kind), 16)),
         "in_chans": config.get("num_channels", 3),
-        "num_classes": len(_labels(config)),
+        "num_classes": len(_list_labels(config)),
         "qkv_bias": config.get("qkv_bias", True),
         "pre_norm": False,
         "init_values": 1.0 if kind in _DINOV2 else 0.0,
@@ -176,14 +176,17 @@ def spec_of(config: Mapping[str, Json], where: str) -> Spec:
         ),
         **(towers.list_arguments(config) if kind in towers.TOWERS else {}),
     }
-    arguments["act_layer"] = "silu" if gated else _activation(config, where)
-    return timm_config.spec_in(
-        {"architecture": BASES[gated, _epsilon(config, gated, where)], "model_args": arguments},
+    arguments["act_layer"] = "silu" if gated else _read_activation(config, where)
+    return timm_config.read_spec(
+        {
+            "architecture": BASES[gated, _read_epsilon(config, gated, where)],
+            "model_args": arguments,
+        },
         where,
     )
 
 
-def _epsilon(config: Mapping[str, Json], gated: bool, where: str) -> float:
+def _read_epsilon(config: Mapping[str, Json], gated: bool, where: str) -> float:
     """Return the epsilon of timm's norms: the stated one, but at least 1e-6.
 
     timm's own conversions use 1e-6 for any smaller value.
@@ -203,7 +206,7 @@ def _epsilon(config: Mapping[str, Json], gated: bool, where: str) -> float:
     return epsilon
 
 
-def _activation(config: Mapping[str, Json], where: str) -> str:
+def _read_activation(config: Mapping[str, Json], where: str) -> str:
     stated = config.get("hidden_act", _USUAL_ACTIVATIONS.get(str(config["model_type"]), "gelu"))
     if stated not in _ACTIVATIONS:
         names = ", ".join(_ACTIVATIONS)
@@ -214,7 +217,7 @@ def _activation(config: Mapping[str, Json], where: str) -> str:
     return _ACTIVATIONS[stated]
 
 
-def _mlp_ratio(config: Mapping[str, Json], width: int, gated: bool, where: str) -> float:
+def _compute_mlp_ratio(config: Mapping[str, Json], width: int, gated: bool, where: str) -> float:
     """Return the ratio from which timm computes the same hidden width as transformers."""
     if config["model_type"] not in _DINOV2:
         hidden = config.get("intermediate_size", 3072)
@@ -232,7 +235,7 @@ def _mlp_ratio(config: Mapping[str, Json], width: int, gated: bool, where: str) 
     )
 
 
-def _labels(config: Mapping[str, Json]) -> list[str]:
+def _list_labels(config: Mapping[str, Json]) -> list[str]:
     """Return the classes of the head; empty if timm's model does not have this head.
 
     DINOv2's head reads two kinds of tokens, which timm's does not. A head of several labels at once
@@ -265,14 +268,14 @@ def images_of(
     `beside` reads another file of the repository; it returns None if there is none of that name.
     """
     config = towers.unwrap_classifier(config)
-    names = _labels(config)
+    names = _list_labels(config)
     named = names if not all(name.startswith("LABEL_") for name in names) else []
     stated = {
         **KINDS[config["model_type"]],
         **_read_processor(where, beside),
     }
     stated |= {"num_classes": len(names), **({"label_names": named} if named else {})}
-    return timm_config.image_settings({"pretrained_cfg": stated}, where)
+    return timm_config.read_image_settings({"pretrained_cfg": stated}, where)
 
 
 def _read_processor(
@@ -283,7 +286,7 @@ def _read_processor(
     if settings is None:
         nested, name = (beside(PROCESSOR) or {}).get("image_processor"), PROCESSOR
         settings = nested if isinstance(nested, Mapping) else {}
-    return images_in(settings, where.replace("config.json", name))
+    return read_processor_settings(settings, where.replace("config.json", name))
 
 
 def rename_tensors(

@@ -65,7 +65,7 @@ def list_arguments(config: Mapping[str, Json]) -> dict[str, Json]:
     }
 
 
-def dinov3_spec(config: Mapping[str, Json], where: str) -> Spec:
+def read_dinov3_spec(config: Mapping[str, Json], where: str) -> Spec:
     """Return the spec of a DINOv3 model.
 
     Raises `WrongCall` for biases and activations that timm's model does not have, and `BadFile` for
@@ -96,7 +96,7 @@ def dinov3_spec(config: Mapping[str, Json], where: str) -> Spec:
         "image_size": config.get("image_size", 224),
         "patch_size": config.get("patch_size", 16),
         "channels": config.get("num_channels", 3),
-        "mlp_ratio": _ratio(hidden, width),
+        "mlp_ratio": _compute_ratio(hidden, width),
         "registers": config.get("num_register_tokens", 0),
         "qkv_bias": has_bias,
         "swiglu": gated,
@@ -116,7 +116,7 @@ def dinov3_spec(config: Mapping[str, Json], where: str) -> Spec:
     return spec
 
 
-def _ratio(hidden: int, width: int) -> float:
+def _compute_ratio(hidden: int, width: int) -> float:
     """Return the ratio from which timm computes this hidden width."""
     ratio = hidden / width
     return ratio if int(width * ratio) == hidden else math.nextafter(ratio, math.inf)

@@ -17,7 +17,7 @@ _REFUSED = ("do_flip_channel_order", "rescale_offset", "offset")
 _SHORTEST_EDGE = ("CLIP", "ChineseCLIP", "Bit")
 
 
-def images_in(config: Mapping[str, Json], where: str) -> dict[str, Json]:
+def read_processor_settings(config: Mapping[str, Json], where: str) -> dict[str, Json]:
     """Return timm's image settings, as far as the file states them.
 
     Raises `BadFile` for a step that is not supported.
@@ -69,7 +69,7 @@ def _read_crop(config: Mapping[str, Json], where: str) -> dict[str, Json]:
         return {"crop_mode": "center", "crop_pct": 1.0}
     if config.get("size") is None:
         return {}
-    sides = _sides(config["size"], where, "size")
+    sides = _read_sides(config["size"], where, "size")
     if isinstance(config["size"], Mapping):
         is_square = "shortest_edge" not in config["size"]
     else:
@@ -77,7 +77,7 @@ def _read_crop(config: Mapping[str, Json], where: str) -> dict[str, Json]:
         is_square = not kind.startswith(_SHORTEST_EDGE)
     crop = None
     if config.get("do_center_crop") and config.get("crop_size") is not None:
-        crop = _sides(config["crop_size"], where, "crop_size") / sides
+        crop = _read_sides(config["crop_size"], where, "crop_size") / sides
         if crop > 1:
             print_note(
                 f"{where}: crop_size is larger than size, so transformers pads images with black; "
@@ -90,7 +90,7 @@ def _read_crop(config: Mapping[str, Json], where: str) -> dict[str, Json]:
     return {"crop_mode": "center", "crop_pct": crop or 1.0}
 
 
-def _sides(size: Json, where: str, key: str) -> int:
+def _read_sides(size: Json, where: str, key: str) -> int:
     """Return the side of a square, or the shortest edge."""
     edges = (
         [size]

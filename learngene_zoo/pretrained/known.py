@@ -50,39 +50,47 @@ class KnownAncestry:
 
 def list_known() -> list[KnownAncestry]:
     """Return the bundled ancestry models that are installed, and those of the table."""
-    return [*_iterate_bundled(), *_table()]
+    return [*_iterate_bundled(), *_read_table()]
 
 
 @cache
-def _table() -> tuple[KnownAncestry, ...]:
+def _read_table() -> tuple[KnownAncestry, ...]:
     return tuple(KnownAncestry(**row) for row in parse_json(TABLE.read_bytes()))
 
 
 def _iterate_bundled() -> Iterator[KnownAncestry]:
     """Yield the ancestry models on the shelf, the default one first."""
-    from learngene_zoo.artifacts.shelf import BUNDLED, BUNDLED_CARD, cards_folder, learngenes, names
+    from learngene_zoo.artifacts.shelf import (
+        BUNDLED,
+        BUNDLED_CARD,
+        find_cards_folder,
+        list_learngenes,
+        list_names,
+    )
 
-    models = sorted(set(names()) - set(learngenes()), key=lambda name: (name != BUNDLED_CARD, name))
+    models = sorted(
+        set(list_names()) - set(list_learngenes()), key=lambda name: (name != BUNDLED_CARD, name)
+    )
     for name in models:
         shown = BUNDLED if name == BUNDLED_CARD else name
-        yield _describe_card(shown, read_json(cards_folder() / name / CONFIG), name)
+        yield _describe_card(shown, read_json(find_cards_folder() / name / CONFIG), name)
 
 
 def _describe_card(name: str, config: dict[str, Json], where: str) -> KnownAncestry:
-    # Not by `ancestry_spec`: its imports take longer than everything else here.
+    # Not by `read_ancestry_spec`: its imports take longer than everything else here.
     from learngene_zoo.families import timm_config, transformers_config
-    from learngene_zoo.families.family import cost
+    from learngene_zoo.families.family import count_cost
     from learngene_zoo.families.spec import PictureSpec
 
     of_texts = "model_type" in config
     record: Any = config.get("learngene" if of_texts else "pretrained_cfg")
-    spec = (transformers_config if of_texts else timm_config).spec_in(config, where)
+    spec = (transformers_config if of_texts else timm_config).read_spec(config, where)
     size = spec.image_size if isinstance(spec, PictureSpec) else None
     licence = record.get("license") or record.get("licence") or "unknown"
-    return _row(name, "bundled", spec.family, cost(spec).params, size, licence)
+    return _make_row(name, "bundled", spec.family, count_cost(spec).params, size, licence)
 
 
-def tags() -> list[tuple[str, str]]:
+def list_tags() -> list[tuple[str, str]]:
     """Return every tag of timm's that belongs into the table, with its group."""
     import timm
 
@@ -97,20 +105,22 @@ def describe_tag(group: str, tag: str) -> KnownAncestry:
     import timm
     import torch
 
-    from learngene_zoo.pretrained.ancestry import ancestry_spec
+    from learngene_zoo.pretrained.ancestry import read_ancestry_spec
 
     cfg = timm.models.get_pretrained_cfg(tag)
     assert cfg is not None, tag
     with torch.device("meta"):
         params = sum(tensor.numel() for tensor in timm.create_model(tag).parameters())
     try:
-        family = ancestry_spec(f"timm:{tag}").family
+        family = read_ancestry_spec(f"timm:{tag}").family
     except ZooError:
         family = None
-    return _row(f"timm:{tag}", group, family, params, cfg.input_size[-1], cfg.license or "unknown")
+    return _make_row(
+        f"timm:{tag}", group, family, params, cfg.input_size[-1], cfg.license or "unknown"
+    )
 
 
-def _row(
+def _make_row(
     name: str, group: str, family: str | None, params: int, image_size: int | None, licence: str
 ) -> KnownAncestry:
     return KnownAncestry(

@@ -14,17 +14,24 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from learngene_zoo.errors import BadFile, Unavailable, WrongCall, ZooError, nearest, unknown
+from learngene_zoo.errors import (
+    BadFile,
+    Unavailable,
+    WrongCall,
+    ZooError,
+    find_nearest,
+    refuse_unknown,
+)
 from learngene_zoo.families import timm_config, transformers_config
-from learngene_zoo.families.family import TransformersNames, families, find_family
+from learngene_zoo.families.family import TransformersNames, find_family, iterate_families
 from learngene_zoo.families.spec import Spec
-from learngene_zoo.families.timm_config import architecture
+from learngene_zoo.families.timm_config import find_architecture
 from learngene_zoo.families.transformers_config import read_text
 from learngene_zoo.hub.client import (
     HubFile,
     Repository,
     fetch_from_hub,
-    licence_on_card,
+    read_card_licence,
     read_licence,
 )
 from learngene_zoo.pretrained import from_open_clip as open_clip
@@ -85,9 +92,9 @@ def find(source: str, offline: bool, accept: Callable[[Spec], object]) -> Ancest
     if scheme == "timm":
         return _find_timm(name, offline, accept)
     if scheme == "hf-hub":
-        return _find_hub(_repository(name), offline, accept)
-    path = _local_path(scheme, name)
-    description, weights = _local_config(path)
+        return _find_hub(_parse_repository(name), offline, accept)
+    path = _parse_local_path(scheme, name)
+    description, weights = _read_local_config(path)
     accept(description.spec)
     images = description.images()
     return AncestryFiles(
@@ -108,9 +115,9 @@ def _find_licence(images: Mapping[str, Any], folder: str) -> str:
 
 
 def _find_timm(name: str, offline: bool, accept: Callable[[Spec], object]) -> AncestryFiles:
-    spec = timm_config.architecture_of_timm(name)
+    spec = timm_config.read_architecture(name)
     accept(spec)
-    pretrained = pretrained_of_timm(name, offline=offline)
+    pretrained = fetch_from_timm(name, offline=offline)
     return AncestryFiles(
         spec=spec,
         images=pretrained.images,
@@ -121,7 +128,7 @@ def _find_timm(name: str, offline: bool, accept: Callable[[Spec], object]) -> An
     )
 
 
-def pretrained_of_timm(name: str, *, offline: bool) -> Pretrained:
+def fetch_from_timm(name: str, *, offline: bool) -> Pretrained:
     """Fetch the weights of a pretrained model of timm's from its Hub repository.
 
     A card with the licence lies beside them. Raises `WrongCall` for a name that timm does not have,
@@ -138,9 +145,9 @@ def pretrained_of_timm(name: str, *, offline: bool) -> Pretrained:
     if cfg.hf_hub_filename:
         refuse_pickle(Path(cfg.hf_hub_filename))
     weights = fetch_from_hub(repository, cfg.hf_hub_filename or WEIGHTS, offline=offline)
-    licence = licence_on_card(replace(repository, revision=weights.commit), offline=offline)
+    licence = read_card_licence(replace(repository, revision=weights.commit), offline=offline)
     return Pretrained(
-        images=timm_config.image_settings(
+        images=timm_config.read_image_settings(
             {"pretrained_cfg": to_json(cfg.to_dict())}, f"timm:{name}"
         ),
         weights=weights,
@@ -151,14 +158,14 @@ def pretrained_of_timm(name: str, *, offline: bool) -> Pretrained:
 def _find_hub(
     repository: Repository, offline: bool, accept: Callable[[Spec], object]
 ) -> AncestryFiles:
-    folder, config = _on_hub(repository, offline)
+    folder, config = _read_on_hub(repository, offline)
     description = _read_description(config, folder)
     accept(description.spec)
     return AncestryFiles(
         spec=description.spec,
         images=description.images(),
         weights=find_weights_on_hub(folder.repository, description.weights, offline=offline),
-        licence=licence_on_card(folder.repository, offline=offline),
+        licence=read_card_licence(folder.repository, offline=offline),
         revision=folder.repository.revision,
         rename=description.rename,
         architecture=description.architecture,
@@ -173,24 +180,26 @@ def find_weights_on_hub(
 
     If it is an index, every shard is fetched too. Raises as `fetch_from_hub` does.
     """
-    weights = _first_on_hub(repository, names, offline).path
+    weights = _find_on_hub(repository, names, offline).path
     if is_index(weights):
         for shard in sorted(set(read_weight_map(weights).values())):
             fetch_from_hub(repository, shard, offline=offline)
     return weights
 
 
-def _on_hub(repository: Repository, offline: bool) -> tuple[_HubFolder, Mapping[str, Any] | None]:
+def _read_on_hub(
+    repository: Repository, offline: bool
+) -> tuple[_HubFolder, Mapping[str, Any] | None]:
     """Return a repository at one commit, and its config.json.
 
     None if it has only open_clip's.
     """
-    file = _first_on_hub(repository, (CONFIG, open_clip.CONFIG), offline)
+    file = _find_on_hub(repository, (CONFIG, open_clip.CONFIG), offline)
     folder = _HubFolder(replace(repository, revision=file.commit), str(repository), offline)
     return folder, read_json(file.path) if file.path.name == CONFIG else None
 
 
-def _first_on_hub(repository: Repository, names: Sequence[str], offline: bool) -> HubFile:
+def _find_on_hub(repository: Repository, names: Sequence[str], offline: bool) -> HubFile:
     """Return the first of these files that the repository has, or offline the cache.
 
     Raises as `fetch_from_hub` for the first.
@@ -206,20 +215,20 @@ def _first_on_hub(repository: Repository, names: Sequence[str], offline: bool) -
     raise missing[0]
 
 
-def spec_at(source: str, *, offline: bool = False) -> Spec:
+def read_spec_at(source: str, *, offline: bool = False) -> Spec:
     """Return the spec of any model that a source can name.
 
     Stitched models, which no method condenses, are included.
     """
     scheme, name = split_source(source)
     if scheme == "timm":
-        spec = architecture(name)
+        spec = find_architecture(name)
         usual = "." not in name or name.endswith("in1k")  # other tags may have other heads
-        return spec if spec and usual else timm_config.architecture_of_timm(name)
+        return spec if spec and usual else timm_config.read_architecture(name)
     if scheme == "hf-hub":
-        folder, config = _on_hub(_repository(name), offline)
+        folder, config = _read_on_hub(_parse_repository(name), offline)
         return _read_description(config, folder).spec
-    return _local_config(_local_path(scheme, name))[0].spec
+    return _read_local_config(_parse_local_path(scheme, name))[0].spec
 
 
 def find_format(source: str) -> str | None:
@@ -234,7 +243,7 @@ def find_format(source: str) -> str | None:
     folder: _Folder | _HubFolder
     try:
         if scheme == "hf-hub":
-            folder, config = _on_hub(_repository(name), offline=True)
+            folder, config = _read_on_hub(_parse_repository(name), offline=True)
         else:
             file, hash_sign, _ = name.rpartition("#")
             if hash_sign and not Path(name).exists():
@@ -267,10 +276,10 @@ def check_source(source: str) -> None:
     """
     scheme, name = split_source(source)
     if scheme == "path":
-        path = Path(_local_path(scheme, name))
+        path = Path(_parse_local_path(scheme, name))
         if not path.exists() and not Path(name.rpartition("#")[0] or name).exists():
-            raise _nothing_at(name)
-    elif scheme == "timm" and architecture(name) is None:
+            raise _refuse_missing(name)
+    elif scheme == "timm" and find_architecture(name) is None:
         timm_config.check_timm_name(name)
 
 
@@ -296,18 +305,18 @@ def split_source(source: str) -> tuple[str, str]:
     return "path", source
 
 
-def _repository(name: str) -> Repository:
+def _parse_repository(name: str) -> Repository:
     repository, _, revision = name.partition("@")
     return Repository(repository, revision or None)
 
 
-def _local_path(scheme: str, name: str) -> str:
-    from learngene_zoo.artifacts.shelf import BUNDLED_CARD, cards_folder, is_card
+def _parse_local_path(scheme: str, name: str) -> str:
+    from learngene_zoo.artifacts.shelf import BUNDLED_CARD, find_cards_folder, is_card
 
     if scheme != "bundled" and is_card(name) and not Path(name).exists():
-        return str(cards_folder() / name)
+        return str(find_cards_folder() / name)
     if scheme == "bundled":
-        card = cards_folder() / BUNDLED_CARD
+        card = find_cards_folder() / BUNDLED_CARD
         if not card.is_dir():
             raise Unavailable(
                 f"this installation has no bundled ancestry model ({card}); "
@@ -317,7 +326,7 @@ def _local_path(scheme: str, name: str) -> str:
     return name
 
 
-def _local_config(reference: str) -> tuple[_Description, Path]:
+def _read_local_config(reference: str) -> tuple[_Description, Path]:
     """Return the description and the weights of a local source.
 
     It is a folder, a safetensors file, or FILE.safetensors#architecture.
@@ -327,7 +336,7 @@ def _local_config(reference: str) -> tuple[_Description, Path]:
         weights = _check_exists(Path(file))
         if weights.is_dir():
             weights = find_local_weights(weights)
-        spec = _with_head_of(weights, architecture(name) or timm_config.architecture_of_timm(name))
+        spec = _adopt_head(weights, find_architecture(name) or timm_config.read_architecture(name))
         return _Description(spec=spec, architecture=name.partition(".")[0]), weights
     path = _check_exists(Path(reference))
     folder = _Folder(path if path.is_dir() else path.parent)
@@ -344,7 +353,7 @@ def _local_config(reference: str) -> tuple[_Description, Path]:
     return description, find_local_weights(path, description.weights) if path.is_dir() else path
 
 
-def _with_head_of(weights: Path, spec: Spec) -> Spec:
+def _adopt_head(weights: Path, spec: Spec) -> Spec:
     """Return the spec of an architecture with the classes of a weights file.
 
     0 classes if it has no head.
@@ -450,7 +459,7 @@ def _read_description(
                 spec=open_clip.spec_of(other or {}, name),
                 images=partial(open_clip.images_of, other or {}, name),
                 weights=open_clip.WEIGHTS,
-                rename=open_clip.trunk,
+                rename=open_clip.select_trunk,
             )
     if _is_foreign(config):
         images = partial(foreign.images_of, config, where, folder.json)
@@ -460,8 +469,8 @@ def _read_description(
             rename=partial(foreign.rename_tensors, config),
         )
     return _Description(
-        spec=timm_config.spec_in(config, where),
-        images=partial(timm_config.image_settings, config, where),
+        spec=timm_config.read_spec(config, where),
+        images=partial(timm_config.read_image_settings, config, where),
         architecture=str(config["architecture"]).partition(".")[0],
     )
 
@@ -471,16 +480,16 @@ def _describe_text_model(
 ) -> _Description:
     where = folder.name_of(CONFIG)
     pooling = folder.text(transformers_config.POOLING)
-    spec = transformers_config.spec_in(config, where)
-    spec = transformers_config.with_pool_in(spec, config, pooling, where)
-    spec = transformers_config.with_pad_in(spec, config, folder.text)
+    spec = transformers_config.read_spec(config, where)
+    spec = transformers_config.read_pool(spec, config, pooling, where)
+    spec = transformers_config.read_pad(spec, config, folder.text)
     return _Description(
         spec=spec,
         images=lambda: {
             "label_names": list(transformers_config.class_names_in(config, spec, where))
         },
         rename=partial(_rename_text_tensors, config, names),
-        texts=lambda: transformers_config.with_right_side(
+        texts=lambda: transformers_config.set_right_side(
             {name: text for name in TOKENIZER_FILES if (text := folder.text(name)) is not None}
         ),
     )
@@ -496,7 +505,7 @@ def _rename_text_tensors(
 
 def _check_exists(path: Path) -> Path:
     if not path.exists():
-        raise _nothing_at(str(path))
+        raise _refuse_missing(str(path))
     if path.is_file():
         refuse_pickle(path)
         if path.suffix != ".safetensors" and not is_index(path):
@@ -526,21 +535,23 @@ def _describe_lack(folder: Path) -> str:
     return f"the folder has no {CONFIG} and no weights, so it is not a pretrained model"
 
 
-def _nothing_at(name: str) -> WrongCall:
+def _refuse_missing(name: str) -> WrongCall:
     scheme, colon, _ = name.partition(":")
     if colon and "/" not in scheme and len(scheme) > 1:
-        return unknown("source of ancestry models", scheme, ["timm", "hf-hub"])
-    if architecture(name):
+        return refuse_unknown("source of ancestry models", scheme, ["timm", "hf-hub"])
+    if find_architecture(name):
         return WrongCall(f"no file or folder {name}; did you mean timm:{name}?")
     if name.count("/") == 1 and not name.startswith((".", "/")):
         return WrongCall(f"no file or folder {name}; did you mean hf-hub:{name}?")
-    if nearest(name, ["bundled"]):
+    if find_nearest(name, ["bundled"]):
         return WrongCall(f"no file or folder {name}; did you mean bundled?")
     from learngene_zoo.artifacts import shelf
 
-    card = nearest(name, [card for card in shelf.names() if card.startswith("ancestry-")])
+    card = find_nearest(name, [card for card in shelf.list_names() if card.startswith("ancestry-")])
     if card and name.startswith("ancestry"):
         return WrongCall(f"no file or folder {name}; did you mean {card}?")
-    close = nearest(name, [listed for kind in families() for listed in kind.architectures])
+    close = find_nearest(
+        name, [listed for kind in iterate_families() for listed in kind.architectures]
+    )
     hint = f"; did you mean timm:{close}?" if close else " to open as an ancestry model"
     return WrongCall(f"no file or folder {name}{hint}")

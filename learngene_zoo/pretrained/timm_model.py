@@ -19,20 +19,20 @@ from typing import TYPE_CHECKING, Any
 from learngene_zoo.artifacts.records import FORMAT, check_format, check_model, read_provenance
 from learngene_zoo.artifacts.shelf import find_model
 from learngene_zoo.atomic import new_folder
-from learngene_zoo.errors import BadFile, WrongCall, unknown
+from learngene_zoo.errors import BadFile, WrongCall, refuse_unknown
 from learngene_zoo.families.spec import Fit, InputFormat, fit_view
 from learngene_zoo.families.timm_config import (
-    image_settings,
-    normalisation,
+    read_image_settings,
+    read_normalisation,
+    read_view,
     refuse_other_head,
-    view_in,
 )
-from learngene_zoo.hub.client import SCHEME, fetch_from_hub, licence_on_card, parse_repository
+from learngene_zoo.hub.client import SCHEME, fetch_from_hub, parse_repository, read_card_licence
 from learngene_zoo.pretrained.layouts import strip_wrappers
 from learngene_zoo.pretrained.sources import (
+    fetch_from_timm,
     find_local_weights,
     find_weights_on_hub,
-    pretrained_of_timm,
 )
 from learngene_zoo.settings import Json, fingerprint, to_json
 from learngene_zoo.storage import (
@@ -130,8 +130,8 @@ class TimmModel:
     def input_format(self) -> InputFormat:
         """Return how images are presented to the model."""
         channels, size, _ = self.images.get("input_size", (3, 224, 224))
-        mean, std = normalisation(self.images, channels)
-        view = view_in(self.images, self.architecture)
+        mean, std = read_normalisation(self.images, channels)
+        view = read_view(self.images, self.architecture)
         return InputFormat(image_size=size, channels=channels, mean=mean, std=std, view=view)
 
     @property
@@ -169,7 +169,7 @@ class TimmModel:
             fresh = _create_model(
                 self.architecture, self.arguments, num_classes=len(names)
             ).state_dict()
-        head = _heads(self.images, _create_model(self.architecture, self.arguments))
+        head = _list_heads(self.images, _create_model(self.architecture, self.arguments))
         state = {
             name: tensor if name.startswith(head) else self.state[name]
             for name, tensor in fresh.items()
@@ -206,13 +206,13 @@ class TimmModel:
 
         Raises `Refused` if the folder exists and `force` is not set.
         """
-        from learngene_zoo.artifacts.card import timm_card
+        from learngene_zoo.artifacts.card import render_timm_card
 
         config = self.config()
         with new_folder(Path(path), force, before) as draft:
             write_json(draft / CONFIG, config)
             write_tensors(draft / WEIGHTS, self.state)
-            for name, text in {"README.md": timm_card(config), **self.files}.items():
+            for name, text in {"README.md": render_timm_card(config), **self.files}.items():
                 (draft / name).write_text(text, encoding="utf-8")
         return Path(path)
 
@@ -226,20 +226,20 @@ def open_timm_model(source: str, *, offline: bool = False) -> TimmModel:
     """
     scheme, _, name = source.partition(":")
     if scheme == "timm":
-        pretrained = pretrained_of_timm(name, offline=offline)
+        pretrained = fetch_from_timm(name, offline=offline)
         model = _open_weights(
             name.partition(".")[0], {}, to_json(pretrained.images), pretrained.weights.path, source
         )
-        return _with_origin(
+        return _add_origin(
             model, source, pretrained.weights.commit, pretrained.weights.path, pretrained.licence
         )
     repository = parse_repository(name)
     config_file = fetch_from_hub(repository, CONFIG, offline=offline)
     pinned = replace(repository, revision=config_file.commit)
     weights = find_weights_on_hub(pinned, offline=offline)
-    model = _of_config(read_json(config_file.path), weights, f"{CONFIG} of {repository}")
-    return _with_origin(
-        model, source, pinned.revision, weights, licence_on_card(pinned, offline=offline)
+    model = _read_config(read_json(config_file.path), weights, f"{CONFIG} of {repository}")
+    return _add_origin(
+        model, source, pinned.revision, weights, read_card_licence(pinned, offline=offline)
     )
 
 
@@ -247,10 +247,10 @@ def load_timm_model(folder: Path) -> TimmModel:
     """Open a folder in timm's layout. Raises `BadFile` if it cannot be trusted."""
     where, config = str(folder / CONFIG), read_json(folder / CONFIG)
     weights = find_local_weights(folder)
-    model = replace(_of_config(config, weights, where), folder=folder)
+    model = replace(_read_config(config, weights, where), folder=folder)
     ours = config.get("learngene")
     if not isinstance(ours, dict) or is_of_transformers(config):
-        return _with_origin(
+        return _add_origin(
             model, str(folder), None, weights, str(model.images.get("license", "unknown"))
         )
     check_format(ours, where)
@@ -265,14 +265,14 @@ def load_timm_model(folder: Path) -> TimmModel:
     )
 
 
-def _with_origin(
+def _add_origin(
     model: TimmModel, source: str, revision: str | None, weights: Path, licence: str
 ) -> TimmModel:
     origin = {"source": source, "revision": revision, "sha256": hash_weights(weights)}
     return replace(model, provenance={"method": "timm", "licence": licence, "origin": origin})
 
 
-def _of_config(config: Mapping[str, Json], weights: Path, where: str) -> TimmModel:
+def _read_config(config: Mapping[str, Json], weights: Path, where: str) -> TimmModel:
     name, arguments = config.get("architecture"), config.get("model_args", {})
     if not isinstance(name, str) or not isinstance(arguments, dict):
         raise BadFile(
@@ -282,7 +282,7 @@ def _of_config(config: Mapping[str, Json], weights: Path, where: str) -> TimmMod
     refuse_other_head(config, where)
     for key, value in arguments.items():
         _check_argument(key, value, where)
-    return _open_weights(name, arguments, image_settings(config, where), weights, where)
+    return _open_weights(name, arguments, read_image_settings(config, where), weights, where)
 
 
 def _check_argument(key: str, value: Json, where: str) -> None:
@@ -315,10 +315,10 @@ def _open_weights(
     import timm
     import torch
 
-    from learngene_zoo.families.tensors import state_of
+    from learngene_zoo.families.tensors import get_state_dict
 
     if not timm.is_model(name):
-        raise unknown("timm model", name, timm.list_models())
+        raise refuse_unknown("timm model", name, timm.list_models())
     size = cfg.get("input_size", (3, 224, 224))
     if size[1] != size[2]:
         raise BadFile(f"{where}: input_size is {list(size)}; only square images are supported")
@@ -343,7 +343,7 @@ def _open_weights(
         ) from error
     state = {
         key: tensor.float() if tensor.is_floating_point() else tensor
-        for key, tensor in state_of(module).items()
+        for key, tensor in get_state_dict(module).items()
     }
     names = tuple(cfg.get("label_names", ()))
     model_args = {key: value for key, value in arguments.items() if key != "num_classes"}
@@ -357,7 +357,7 @@ def _open_weights(
     )
 
 
-def _heads(images: Mapping[str, Any], model: Any) -> tuple[str, ...]:
+def _list_heads(images: Mapping[str, Any], model: Any) -> tuple[str, ...]:
     """Return the prefixes of the names of the head's tensors."""
     named = images.get("classifier") or model.pretrained_cfg["classifier"]
     return tuple(f"{name}." for name in ([named] if isinstance(named, str) else named))

@@ -16,7 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from learngene_zoo.artifacts import shelf
-from learngene_zoo.artifacts.card import ArtifactLocation, descendant_card, learngene_card, notes_of
+from learngene_zoo.artifacts.card import (
+    ArtifactLocation,
+    read_notes,
+    render_descendant_card,
+    render_learngene_card,
+)
 from learngene_zoo.artifacts.learngene import Learngene, load_learngene
 from learngene_zoo.artifacts.records import LOCAL_SCHEMES, LearngeneConfig
 from learngene_zoo.errors import Refused, WrongCall
@@ -30,7 +35,7 @@ from learngene_zoo.hub.manifest import (
     Manifest,
     describe_fault,
     find_same_path,
-    manifest_of,
+    make_manifest,
 )
 from learngene_zoo.ownership import MARKER
 from learngene_zoo.settings import Json, to_json
@@ -119,15 +124,15 @@ def build_publication(
     Raises `WrongCall`, `BadFile` or `Refused` for content that cannot be published.
     """
     opened = _open_artifact(folder)
-    inside = _members(opened, members)
-    inherited_licence = licence_of(opened)
+    inside = _open_members(opened, members)
+    inherited_licence = find_licence(opened)
     if licence is not None and inherited_licence not in ("unknown", licence):
         raise WrongCall(
             f"{folder} is under the licence {inherited_licence}, which its ancestry models have; "
             f"leave out --license {licence}"
         )
     location = ArtifactLocation(
-        reference=_reference(repository),
+        reference=_format_reference(repository),
         timm=f"hf-hub:{repository}",
         transformers=repository.name,
         note="",
@@ -136,15 +141,17 @@ def build_publication(
     files: dict[str, Path | bytes] = {}
     if isinstance(opened, Learngene):
         sizes = tuple((name, model.spec) for name, model in inside.items())
-        card = learngene_card(opened.config, replace(location, members=sizes))
+        card = render_learngene_card(opened.config, replace(location, members=sizes))
     else:
-        card = descendant_card(opened.config(), replace(location, learngene=_origin(opened)))
-    files |= _files(folder, "", card, _is_of_texts(opened))
+        card = render_descendant_card(
+            opened.config(), replace(location, learngene=_find_origin(opened))
+        )
+    files |= _list_files(folder, "", card, _is_of_texts(opened))
     for name, model in inside.items():
         assert model.folder is not None
         note = (
             f"`{name}` is this folder: "
-            f"`lgzoo fetch {_reference(replace(repository, inside=name))} -o {name}`."
+            f"`lgzoo fetch {_format_reference(replace(repository, inside=name))} -o {name}`."
         )
         within = replace(
             location,
@@ -153,27 +160,27 @@ def build_publication(
             transformers=name,
             note=note,
         )
-        card = descendant_card(model.config(), within)
-        files |= _files(model.folder, f"{name}/", card, _is_of_texts(model))
+        card = render_descendant_card(model.config(), within)
+        files |= _list_files(model.folder, f"{name}/", card, _is_of_texts(model))
     _check_paths(files)
     configs = [
         to_json(artifact.config if isinstance(artifact, Learngene) else artifact.config())
         for artifact in (opened, *inside.values())
     ]
-    contents = {path: _content(source) for path, source in files.items()}
+    contents = {path: _describe_content(source) for path, source in files.items()}
     records = {
         path: FileRecord(sha256=content.sha256, bytes=content.bytes)
         for path, content in contents.items()
     }
-    manifest = manifest_of(records)
+    manifest = make_manifest(records)
     text = json.dumps(manifest.json(), indent=1) + "\n"
     return Publication(
         repository=repository,
-        title=_title(opened, inside),
+        title=_make_title(opened, inside),
         kind="learngene" if isinstance(opened, Learngene) else "model",
-        files={**contents, MANIFEST: _content(text.encode())},
+        files={**contents, MANIFEST: _describe_content(text.encode())},
         manifest=manifest,
-        paths=sorted(set(machine_paths(configs))),
+        paths=sorted(set(find_machine_paths(configs))),
     )
 
 
@@ -188,7 +195,7 @@ def _check_paths(files: Mapping[str, Path | bytes]) -> None:
         raise Refused(f"{same[0]} and {same[1]} are one file on some systems; rename one of them")
 
 
-def licence_of(artifact: Learngene | Descendant) -> str:
+def find_licence(artifact: Learngene | Descendant) -> str:
     """Return the licence that an artifact inherits; "unknown" if it is not known."""
     return artifact.config.licence if isinstance(artifact, Learngene) else artifact.licence
 
@@ -200,7 +207,7 @@ def _open_artifact(folder: Path) -> Learngene | Descendant:
             f"there is no folder {folder}; "
             "publish what `lgzoo extract`, `expand` or `finetune` wrote"
         )
-    kind = shelf.kind_of(folder)
+    kind = shelf.read_kind(folder)
     from learngene_zoo.artifacts.descendant import load_descendant
 
     opened = load_learngene(folder) if kind == "learngene" else load_descendant(folder)
@@ -209,7 +216,7 @@ def _open_artifact(folder: Path) -> Learngene | Descendant:
     return opened
 
 
-def _members(top: Learngene | Descendant, folders: Sequence[Path]) -> dict[str, Descendant]:
+def _open_members(top: Learngene | Descendant, folders: Sequence[Path]) -> dict[str, Descendant]:
     """Return the descendants of a family by the names of their folders."""
     if not isinstance(top, Learngene):
         if folders:
@@ -246,7 +253,7 @@ def _is_of_texts(artifact: Learngene | Descendant) -> bool:
     return isinstance(spec, TextSpec)
 
 
-def _files(folder: Path, prefix: str, card: str, is_of_texts: bool) -> dict[str, Path | bytes]:
+def _list_files(folder: Path, prefix: str, card: str, is_of_texts: bool) -> dict[str, Path | bytes]:
     """Return the files of one folder, with a newly rendered card.
 
     Notes that people wrote into the old card are kept. The files of a tokenizer belong to models of
@@ -264,11 +271,11 @@ def _files(folder: Path, prefix: str, card: str, is_of_texts: bool) -> dict[str,
                 f"{', '.join(EXTRAS)} are published)"
             )
         files[entry.name] = entry
-    files[README] = f"{card}{notes_of(folder / README)}".encode()
+    files[README] = f"{card}{read_notes(folder / README)}".encode()
     return {prefix + name: content for name, content in files.items()}
 
 
-def _content(source: Path | bytes) -> PublishedFile:
+def _describe_content(source: Path | bytes) -> PublishedFile:
     size = len(source) if isinstance(source, bytes) else source.stat().st_size
     digest, git = hashlib.sha256(), hashlib.sha1(b"blob %d\0" % size)
     with io.BytesIO(source) if isinstance(source, bytes) else source.open("rb") as file:
@@ -278,7 +285,7 @@ def _content(source: Path | bytes) -> PublishedFile:
     return PublishedFile(source=source, bytes=size, sha256=digest.hexdigest(), git=git.hexdigest())
 
 
-def machine_paths(value: Json) -> list[str]:
+def find_machine_paths(value: Json) -> list[str]:
     """Return the paths of this machine in data such as a config.
 
     These are references to local data, relative (`folder:photos`) or absolute and with their
@@ -290,7 +297,7 @@ def machine_paths(value: Json) -> list[str]:
     if isinstance(value, dict):
         value = [*value, *value.values()]
     inside = value if isinstance(value, list) else ()
-    return [path for item in inside for path in machine_paths(item)]
+    return [path for item in inside for path in find_machine_paths(item)]
 
 
 def _find_paths(text: str) -> list[str]:
@@ -305,12 +312,12 @@ def _find_paths(text: str) -> list[str]:
     ]
 
 
-def _reference(repository: Repository) -> str:
+def _format_reference(repository: Repository) -> str:
     """Return the reference that commands take; without a revision it has the Hub's scheme."""
     return str(repository) if repository.revision else f"hf-hub:{repository}"
 
 
-def _origin(model: Descendant) -> str:
+def _find_origin(model: Descendant) -> str:
     """Return the repository of the learngene that a model was built from, if it is on the Hub."""
     try:
         repository = parse_repository(str(model.provenance.get("learngene", "")))
@@ -319,7 +326,7 @@ def _origin(model: Descendant) -> str:
     return repository.name if repository.pinned else ""
 
 
-def _title(top: Learngene | Descendant, members: Mapping[str, Descendant]) -> str:
+def _make_title(top: Learngene | Descendant, members: Mapping[str, Descendant]) -> str:
     if isinstance(top, Learngene):
         count = f" with {len(members)} descendants" if members else ""
         return f"A learngene of {top.config.method}{count}"

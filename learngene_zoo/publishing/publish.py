@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from learngene_zoo.errors import BadFile, Refused, ZooError
-from learngene_zoo.hub.client import CERTAIN, Repository, status_of, translate_hub_errors
+from learngene_zoo.hub.client import CERTAIN, Repository, get_status, translate_hub_errors
 from learngene_zoo.publishing.publication import (
     BRANCH,
     Publication,
@@ -56,7 +56,7 @@ class Published:
         return f"{constants.ENDPOINT}/{self.repository.name}/tree/{self.repository.revision}"
 
 
-def changes(publication: Publication) -> list[Change]:
+def list_changes(publication: Publication) -> list[Change]:
     """Return the changes that publishing would make, without making them.
 
     Raises as `publish` does before it uploads.
@@ -195,7 +195,7 @@ def _commit_files(
             try:
                 commit = _commit(api, publication, operations, state.commit)
             except Exception as error:  # after any error, the commit may have happened
-                if status_of(error) in CERTAIN:
+                if get_status(error) in CERTAIN:
                     raise
                 failure = error
         with translate_hub_errors(

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from learngene_zoo.artifacts.shelf import kind_of
+from learngene_zoo.artifacts.shelf import read_kind
 from learngene_zoo.errors import BadFile, Refused
 from learngene_zoo.hub.client import Repository, fetch_from_hub
 from learngene_zoo.hub.fetch import THREADS, fetch_manifest
@@ -84,7 +84,7 @@ def look(api: HfApi, publication: Publication) -> RemoteState:
         )
     state = _list_state(api, name, head, {tag.name: tag.target_commit for tag in refs.tags})
     if MANIFEST in state.tree:
-        return _with_stale(state, publication)
+        return _add_stale(state, publication)
     foreign = [path for path in publication.files if path in state.tree and path != README]
     if foreign:
         raise Refused(
@@ -135,7 +135,7 @@ def _list_state(api: HfApi, name: str, commit: str, tags: Mapping[str, str]) -> 
     )
 
 
-def _with_stale(state: RemoteState, publication: Publication) -> RemoteState:
+def _add_stale(state: RemoteState, publication: Publication) -> RemoteState:
     """Return the state with the files that only its own manifest names.
 
     A damaged manifest names none. Raises `Refused` for a repository of the other kind of artifact.
@@ -160,7 +160,7 @@ def _check_kind(publication: Publication, repository: Repository, earlier: Manif
     if record is None or record.sha256 == publication.files[CONFIG].sha256:
         return
     try:
-        kind = kind_of(fetch_from_hub(repository, CONFIG, offline=False).path.parent)
+        kind = read_kind(fetch_from_hub(repository, CONFIG, offline=False).path.parent)
     except BadFile:
         return
     if kind != publication.kind:

@@ -1,4 +1,4 @@
-"""Compute parts of a run once: `once(run, "method.part", function, settings, inputs)`.
+"""Compute parts of a run once: `compute_once(run, "method.part", function, settings, inputs)`.
 
 The arguments are the key: the part's name, its settings, its inputs, its seed and the run's
 precision. The key has no name of a function, class or module, so code can move without a part being
@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING, Any
 from learngene_zoo.atomic import new_file
 from learngene_zoo.ownership import remove_marked
 from learngene_zoo.runs.progress import print_unless_shown, read_number, report_activity
-from learngene_zoo.runs.run import Run, is_first, wait_for_all, world
-from learngene_zoo.settings import Json, fingerprint, from_json, stated_fields, to_json
+from learngene_zoo.runs.run import Run, get_world_size, is_first, wait_for_all
+from learngene_zoo.settings import Json, fingerprint, from_json, list_stated_fields, to_json
 from learngene_zoo.storage import load_result, read_json, save_result, write_json
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Part:
         return {"part": self.key}
 
 
-def once(
+def compute_once(
     run: Run,
     name: str,
     function: Callable[..., tuple[StateDict, Json]],
@@ -101,9 +101,9 @@ def once(
             "the function"
         )
     check_function(function)
-    key = key_of(name, settings, [*inputs, run.precision], run.seed)
+    key = compute_key(name, settings, [*inputs, run.precision], run.seed)
     compute = partial(function, settings, *inputs)
-    if run.shared is not None and world() == 1:
+    if run.shared is not None and get_world_size() == 1:
         return Part(*_load_shared(run, run.shared, compute, key), key)
     if run.folder is None:
         return Part(*_compute(compute, run), key)
@@ -141,7 +141,7 @@ def check_function(function: Callable[..., Any]) -> None:
         )
 
 
-def key_of(name: str, settings: Any, inputs: Sequence[Any], seed: int) -> str:
+def compute_key(name: str, settings: Any, inputs: Sequence[Any], seed: int) -> str:
     """Return the hash under which a part is stored.
 
     Raises `TypeError` for an input that has no identity.
@@ -156,7 +156,8 @@ def _identity(value: Any) -> Json:
     if is_dataclass(value) and not isinstance(value, type):
         return {
             "fields": {
-                field.name: _identity(getattr(value, field.name)) for field in stated_fields(value)
+                field.name: _identity(getattr(value, field.name))
+                for field in list_stated_fields(value)
             }
         }
     if isinstance(value, Mapping):
@@ -211,7 +212,7 @@ def _load_shared(
                 for left in [path for path in folder.glob(pattern) if path.is_dir()]:
                     remove_marked(left)
     finally:
-        _note(run, key, time.monotonic() - start)
+        _record_use(run, key, time.monotonic() - start)
     return load_result(folder / DONE)
 
 
@@ -229,7 +230,7 @@ def _compute_shared(
     save_result(folder / DONE, state, record)
 
 
-def _note(run: Run, key: str, seconds: float) -> None:
+def _record_use(run: Run, key: str, seconds: float) -> None:
     """Write which part the run used into its folder; the seconds of resumed runs add up."""
     if run.folder is None:
         return

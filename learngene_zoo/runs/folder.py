@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from learngene_zoo.atomic import (
     claim,
     digest_of,
+    find_nearest_parent,
     is_draft,
-    nearest_parent,
     new_file,
     recover,
     resolve_path,
@@ -171,7 +171,7 @@ def _lock_folder(folder: Path, resume: bool) -> Iterator[None]:
     Raises `Refused` while another process holds it.
     """
     _check_ours(folder, resume)
-    nearest_parent(folder)
+    find_nearest_parent(folder)
     with hold_lock(folder / LOCK) as is_held:
         if not is_held:
             raise Refused(
@@ -341,7 +341,7 @@ def clear(folder: Path, *, but_kept: bool = False) -> None:
     Args:
         folder: the run's folder.
         but_kept: leave the small results of its parts, which a run with other settings may take
-            over (`cache.once`).
+            over (`compute_once`).
     """
     if _list_resumable(folder) and (folder / RECORD).is_file():
         _write(folder, {"finished": True})  # half a checkpoint is nothing to resume

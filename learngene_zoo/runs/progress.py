@@ -1,9 +1,9 @@
 """Report progress of long steps on stderr: a bar on a terminal; a line where nothing was printed
 for a while. Report the steps of a training, also to a file and to a tracker.
 
-`progress` reports passes over items, `report_activity` any other step. Lines are printed within
-`print_activities` only, which the command line enters; so a log shows that a command is alive, and
-a command of a few seconds prints none.
+`show_progress` reports passes over items, `report_activity` any other step. Lines are printed
+within `print_activities` only, which the command line enters; so a log shows that a command is
+alive, and a command of a few seconds prints none.
 
 The steps of a training have a file, `metrics.jsonl` in the run's folder, and a tracker of
 accelerate's (TensorBoard, Weights & Biases, ...).
@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TextIO, TypeVar
 
 from learngene_zoo.atomic import new_file
-from learngene_zoo.errors import Unavailable, WrongCall, unknown
+from learngene_zoo.errors import Unavailable, WrongCall, refuse_unknown
 from learngene_zoo.runs.run import Run, is_first
 from learngene_zoo.storage import parse_json
-from learngene_zoo.text import human_seconds, in_notebook, printable
+from learngene_zoo.text import escape_controls, format_seconds, is_in_notebook
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -59,7 +59,7 @@ class Activity:
 
 def _shorten(text: str) -> str:
     """Return a printable text of at most `MAX_TITLE` characters; the middle is left out."""
-    text = printable(text)
+    text = escape_controls(text)
     if len(text) <= MAX_TITLE:
         return text
     return f"{text[: MAX_TITLE // 2]}…{text[-MAX_TITLE // 2 + 1 :]}"
@@ -126,7 +126,7 @@ class _Printer:
             if activity.total or activity in (current[0], current[-1])
         ]
         seconds = time.monotonic() - current[0].began
-        duration = f"{seconds:.0f}s" if seconds < 59.5 else human_seconds(seconds)
+        duration = f"{seconds:.0f}s" if seconds < 59.5 else format_seconds(seconds)
         try:
             print(
                 ": ".join(activity.describe() for activity in activities) + f", {duration}",
@@ -182,7 +182,7 @@ def print_unless_shown(text: str) -> None:
     set.
     """
     if not (_printer.users or SILENT.is_set()):
-        print(printable(text), file=sys.stderr, flush=True)
+        print(escape_controls(text), file=sys.stderr, flush=True)
 
 
 def mark_printed() -> None:
@@ -197,10 +197,10 @@ def print_note(text: str, key: str) -> None:
     if _printer.users and is_first() and key not in _printer.noted:
         _printer.noted.add(key)
         mark_printed()
-        print(f"note: {printable(text)}", file=sys.stderr, flush=True)
+        print(f"note: {escape_controls(text)}", file=sys.stderr, flush=True)
 
 
-def progress(items: Iterable[Item], title: str, shown: bool | None = None) -> Generator[Item]:
+def show_progress(items: Iterable[Item], title: str, shown: bool | None = None) -> Generator[Item]:
     """Yield the same items, with a bar on stderr that disappears at the end; without rich, with
     lines.
 
@@ -233,7 +233,7 @@ def _draw_bar(items: list[Item], title: str) -> Iterable[Item] | None:
     except ImportError:
         return None
     console = Console(stderr=True)
-    return track(items, escape(printable(title)), console=console, transient=True)
+    return track(items, escape(escape_controls(title)), console=console, transient=True)
 
 
 # Outputs of a training's steps: a file, a tracker, and progress on stderr.
@@ -253,7 +253,7 @@ def check_tracker(name: str | None, folder: Path | None) -> None:
 
     trackers: dict[str, Any] = {str(key): value for key, value in LOGGER_TYPE_TO_CLASS.items()}
     if name not in trackers:
-        raise unknown("tracker", name, trackers)
+        raise refuse_unknown("tracker", name, trackers)
     from accelerate.utils import LoggerType
 
     builtin = {str(kind) for kind in LoggerType}
@@ -287,7 +287,7 @@ def open_tracker(accelerator: Accelerator, run: Run, label: str) -> Iterator[Log
 
 
 @contextmanager
-def metrics_file(folder: Path | None, last_step: int) -> Iterator[Log]:
+def open_metrics_file(folder: Path | None, last_step: int) -> Iterator[Log]:
     """Yield a function that appends a step's values to `metrics.jsonl` as one line.
 
     Lines of steps after `last_step` are removed first. Only the first process writes, and nothing
@@ -331,7 +331,7 @@ def say(run: Run, text: str) -> None:
     """
     if run.lines and is_first():
         mark_printed()
-        print(printable(text), file=sys.stderr, flush=True)
+        print(escape_controls(text), file=sys.stderr, flush=True)
 
 
 def say_once(run: Run, text: str) -> None:
@@ -343,7 +343,7 @@ def say_once(run: Run, text: str) -> None:
 
 
 @contextmanager
-def epoch_lines(run: Run, label: str, done: int, steps: int, epochs: int) -> Iterator[Log]:
+def print_epochs(run: Run, label: str, done: int, steps: int, epochs: int) -> Iterator[Log]:
     """Yield a function that prints a line for an epoch when the next one begins.
 
     Of short epochs, only one every few seconds has a line.
@@ -380,7 +380,7 @@ def epoch_lines(run: Run, label: str, done: int, steps: int, epochs: int) -> Ite
 
 
 @contextmanager
-def progress_bar(run: Run, label: str, done: int, steps: int) -> Iterator[Log]:
+def show_progress_bar(run: Run, label: str, done: int, steps: int) -> Iterator[Log]:
     """Yield a function that shows a step and its loss in a progress bar.
 
     It draws only if `run.progress` is set, and only in the first process.
@@ -395,10 +395,10 @@ def progress_bar(run: Run, label: str, done: int, steps: int) -> Iterator[Log]:
         yield lambda values, step: None
         return
     title = f"{run.name}: {label}" if run.name else label
-    if in_notebook():
+    if is_in_notebook():
         from tqdm.auto import tqdm  # type: ignore[import-untyped]
 
-        with tqdm(total=steps, initial=done, desc=printable(title), unit="step") as cell:
+        with tqdm(total=steps, initial=done, desc=escape_controls(title), unit="step") as cell:
 
             def show(values: Mapping[str, float], step: int) -> None:
                 cell.set_postfix(loss=f"{values['loss']:.4f}", refresh=False)
@@ -424,7 +424,7 @@ def progress_bar(run: Run, label: str, done: int, steps: int) -> Iterator[Log]:
     room = console.width - wide - len(f"{steps}/{steps} loss 00.0000 0:00:00 left 0:00:00") - 5
     with bar:
         task = bar.add_task(
-            _shorten_title(printable(title), room), total=steps, completed=done, loss="-"
+            _shorten_title(escape_controls(title), room), total=steps, completed=done, loss="-"
         )
         try:
             yield lambda values, step: bar.update(

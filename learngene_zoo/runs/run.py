@@ -19,7 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from learngene_zoo.errors import Unavailable, WrongCall, unknown
+from learngene_zoo.errors import Unavailable, WrongCall, refuse_unknown
 from learngene_zoo.seeds import derive_seed
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def check_device(name: str) -> None:
     """
     kind, colon, number = name.partition(":")
     if kind not in DEVICES:
-        raise unknown("device", name, DEVICES)
+        raise refuse_unknown("device", name, DEVICES)
     if colon and not (kind == "cuda" and number.isascii() and number.isdigit() and len(number) < 4):
         raise WrongCall(f"no device named {name!r}; expected auto, cpu, cuda, cuda:<number> or mps")
 
@@ -112,7 +112,7 @@ def rank() -> int:
 
     Raises `WrongCall` for an impossible one.
     """
-    processes = world()
+    processes = get_world_size()
     number = _read_number("RANK", 0) if processes > 1 else 0
     if number >= processes:
         raise WrongCall(
@@ -122,7 +122,7 @@ def rank() -> int:
     return number
 
 
-def world() -> int:
+def get_world_size() -> int:
     """Return the number of processes that torchrun started; 1 alone."""
     return max(1, _read_number("WORLD_SIZE", 1))
 
@@ -148,15 +148,14 @@ def join(device: str) -> None:
     A single process does nothing. Raises `Unavailable` if torchrun did not set where the processes
     meet.
     """
-    if world() > 1:
+    if get_world_size() > 1:
         missing = [
             name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)
         ]
         if missing:
             raise Unavailable(
-                f"WORLD_SIZE is {world()}, but {', '.join(missing)} is not set; start all "
-                "processes with torchrun, "
-                "or unset WORLD_SIZE"
+                f"WORLD_SIZE is {get_world_size()}, but {', '.join(missing)} is not set; start "
+                "all processes with torchrun, or unset WORLD_SIZE"
             )
         # Only under torchrun: a process that a shell started may outlive the shell.
         if "TORCHELASTIC_RUN_ID" in os.environ:
@@ -208,7 +207,7 @@ def leave() -> None:
 
 def wait_for_all() -> None:
     """Return when every process has called this."""
-    if world() > 1:
+    if get_world_size() > 1:
         import torch.distributed as dist
 
         if dist.is_initialized():
@@ -219,19 +218,19 @@ def share_of_batch(images: int, device: torch.device) -> float:
     """Return the weight of this process's mean loss, so that the average over processes is the mean
     over all images.
     """
-    if world() == 1:
+    if get_world_size() == 1:
         return 1.0
     import torch
     import torch.distributed as dist
 
     total = torch.tensor([float(images)], device=device)
     dist.all_reduce(total)
-    return images * world() / float(total)
+    return images * get_world_size() / float(total)
 
 
 def sum_counts(counts: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return the sum over processes of each scalar int64 tensor."""
-    if world() == 1 or not counts:
+    if get_world_size() == 1 or not counts:
         return dict(counts)
     import torch
     import torch.distributed as dist
@@ -241,7 +240,7 @@ def sum_counts(counts: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return dict(zip(counts, sums.unbind()))
 
 
-def mean_losses(losses: Mapping[str, torch.Tensor], device: torch.device) -> dict[str, float]:
+def average_losses(losses: Mapping[str, torch.Tensor], device: torch.device) -> dict[str, float]:
     """Return the average over processes of each loss, which is weighted already.
 
     The weights are those of `share_of_batch` or, with `sum_counts`, of the number of terms.
@@ -250,19 +249,19 @@ def mean_losses(losses: Mapping[str, torch.Tensor], device: torch.device) -> dic
     import torch.distributed as dist
 
     values = torch.stack([loss.detach().float() for loss in losses.values()]).to(device)
-    if world() > 1:
+    if get_world_size() > 1:
         dist.all_reduce(values)
-        values /= world()
+        values /= get_world_size()
     return dict(zip(losses, values.tolist()))
 
 
 def gather_values(value: Any) -> list[Any]:
     """Return the value of every process, in the order of their ranks."""
-    if world() == 1:
+    if get_world_size() == 1:
         return [value]
     import torch.distributed as dist
 
-    values: list[Any] = [None] * world()
+    values: list[Any] = [None] * get_world_size()
     dist.all_gather_object(values, value)
     return values
 
@@ -291,7 +290,7 @@ def check_has_device(run: Run) -> None:
 
 def describe_machine(run: Run) -> str:
     """Return what measured times and memory depend on, for the key of a part that measures them."""
-    return f"{run.device_name}, threads {run.threads}, processes {world()}"
+    return f"{run.device_name}, threads {run.threads}, processes {get_world_size()}"
 
 
 def open_device(run: Run) -> torch.device:
@@ -321,7 +320,7 @@ def _open_gpu(device: torch.device) -> torch.device:
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if not count:
         raise Unavailable("this machine has no cuda device; use --device cpu")
-    if world() > 1 and device.index is not None:
+    if get_world_size() > 1 and device.index is not None:
         raise WrongCall(
             f"under torchrun each process takes its own GPU; use --device cuda instead of {device}"
         )
@@ -354,7 +353,7 @@ def open_accelerator(run: Run, device: torch.device, unused: bool = False) -> Ac
     join(device.type)
     # Accelerate keeps one state per process. The process group outlives a training; the rest must
     # not.
-    AcceleratorState._reset_state(reset_partial_state=world() == 1)
+    AcceleratorState._reset_state(reset_partial_state=get_world_size() == 1)
     accelerator = Accelerator(
         cpu=device.type == "cpu",
         device_placement=False,
@@ -363,11 +362,11 @@ def open_accelerator(run: Run, device: torch.device, unused: bool = False) -> Ac
         project_dir=str(run.folder or Path()) if run.tracker else None,
         kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=unused)],
     )
-    if accelerator.num_processes != world():
+    if accelerator.num_processes != get_world_size():
         raise Unavailable(
-            f"torchrun started {world()} processes, but only {accelerator.num_processes} train "
-            "together; "
-            "start all of them with one torchrun command, and unset ACCELERATE_* variables"
+            f"torchrun started {get_world_size()} processes, but only "
+            f"{accelerator.num_processes} train together; start all of them with one torchrun "
+            "command, and unset ACCELERATE_* variables"
         )
     return accelerator
 
@@ -393,7 +392,7 @@ def check_precision(run: Run) -> None:
     Raises `WrongCall` or `Unavailable` otherwise.
     """
     if run.precision not in MIXED_PRECISION:
-        raise unknown("precision", run.precision, MIXED_PRECISION)
+        raise refuse_unknown("precision", run.precision, MIXED_PRECISION)
     if run.precision == "fp32":
         return
     from torch import cuda

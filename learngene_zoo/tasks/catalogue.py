@@ -20,13 +20,13 @@ from learngene_zoo.artifacts.own_data import (
     name_option,
 )
 from learngene_zoo.artifacts.records import TASKS, is_own_data, parse_reference
-from learngene_zoo.errors import BadData, WrongCall, ZooError, nearest, unknown
+from learngene_zoo.errors import BadData, WrongCall, ZooError, find_nearest, refuse_unknown
 from learngene_zoo.registry import CHOICE, Broken, PluginEntry, Plugins
 from learngene_zoo.runs.progress import say_once
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.stamps import FileStamp
 from learngene_zoo.tasks.task import COLUMNS, Entry, HubSource, Split, Task, stamp_task
-from learngene_zoo.text import shell_word
+from learngene_zoo.text import quote_word
 
 DEFAULT_SUITE = "mini"  # the suite of a bench
 DEFAULT_TASKS = ("objects", "signs", "glyphs")  # the tasks that an extraction trains on
@@ -75,12 +75,12 @@ class Suite:
             raise WrongCall(f"the suite {self.name!r} uses the name {repeated[0]!r} twice")
         for name in (*self.tasks, *self.generated, *self.left_out):
             if name not in names:
-                raise unknown(f"task of the suite {self.name!r}", name, names)
+                raise refuse_unknown(f"task of the suite {self.name!r}", name, names)
         if not self.tasks:
             object.__setattr__(self, "tasks", tuple(names))
 
 
-def built_in(
+def build_task(
     entry: Entry, class_names: Sequence[str], open_split: Callable[[str], Split], **changes: Any
 ) -> Task:
     """Build the task of a catalogue entry.
@@ -108,7 +108,7 @@ def split_sizes(train: int, validation: int, test: int) -> dict[str, int]:
 SUITES = Plugins("learngene_zoo.suites", "suite", Suite)
 
 
-def suites() -> tuple[tuple[Suite, ...], tuple[Broken, ...]]:
+def load_suites() -> tuple[tuple[Suite, ...], tuple[Broken, ...]]:
     """Return every usable suite, the default one first, and every unusable one with the reason.
 
     A suite that uses the name of another suite or of one of its tasks is refused, unless it belongs
@@ -140,67 +140,67 @@ def _list_names(suite: Suite) -> list[str]:
     return [suite.name, *(entry.name for entry in suite.entries)]
 
 
-def suite(name: str) -> Suite:
+def find_suite(name: str) -> Suite:
     """Return the suite with this name.
 
     Raises `WrongCall` for an unknown one and `BadFile` for one that cannot be used.
     """
-    good, broken = suites()
+    good, broken = load_suites()
     for suite in good:
         if suite.name == name:
             return suite
     SUITES.refuse(name, broken)
     SUITES.check_unused(name)
-    raise unknown("suite", name, [suite.name for suite in good])
+    raise refuse_unknown("suite", name, [suite.name for suite in good])
 
 
-def entries() -> list[Entry]:
+def list_entries() -> list[Entry]:
     """Return the entries of all named tasks."""
-    return [entry for suite in suites()[0] for entry in suite.entries]
+    return [entry for suite in load_suites()[0] for entry in suite.entries]
 
 
 def find_entry(name: str) -> Entry | None:
     """Return the entry with this name; None if there is none."""
-    return next((entry for entry in entries() if entry.name == name), None)
+    return next((entry for entry in list_entries() if entry.name == name), None)
 
 
-def suite_of(entry: Entry) -> Suite:
+def find_suite_of(entry: Entry) -> Suite:
     """Return the suite that an entry of the catalogue belongs to."""
-    return next(suite for suite in suites()[0] if entry in suite.entries)
+    return next(suite for suite in load_suites()[0] if entry in suite.entries)
 
 
-def suites_of(task: str) -> list[str]:
+def list_suites_of(task: str) -> list[str]:
     """Return the names of the suites that run a task."""
-    return [suite.name for suite in suites()[0] if task in suite.tasks]
+    return [suite.name for suite in load_suites()[0] if task in suite.tasks]
 
 
-def tasks_named(references: Sequence[str]) -> list[str]:
+def expand_suites(references: Sequence[str]) -> list[str]:
     """Replace each name of a suite among the references by its tasks."""
     if not references:
         return []
-    members = {suite.name: suite.tasks for suite in suites()[0]}
+    members = {suite.name: suite.tasks for suite in load_suites()[0]}
     return [task for reference in references for task in members.get(reference, (reference,))]
 
 
 Origin = Literal["real", "generated", "left out"]
 
 
-def origin_of(task: str) -> Origin:
+def get_origin(task: str) -> Origin:
     """Return whether a task's images are real or generated.
 
     "left out" are generated ones whose family is not in the suite's pretraining task.
     """
     entry = find_entry(task)
-    suite = suite_of(entry) if entry else None
+    suite = find_suite_of(entry) if entry else None
     if suite is None or task not in suite.generated:
         return "real"
     return "left out" if task in suite.left_out else "generated"
 
 
-def version_of(task: str) -> int:
+def get_version(task: str) -> int:
     """Return the version of a generated task, which determines its test images; else 1."""
     entry = find_entry(task)
-    suite = suite_of(entry) if entry else None
+    suite = find_suite_of(entry) if entry else None
     return suite.version if suite is not None and task in suite.generated else 1
 
 
@@ -362,7 +362,7 @@ def _open_named(name: str, offline: bool) -> Task:
     check_name(name)
     entry = find_entry(name)
     assert entry is not None
-    return suite_of(entry).open(entry, offline)
+    return find_suite_of(entry).open(entry, offline)
 
 
 def check_name(name: str) -> None:
@@ -375,16 +375,15 @@ def check_name(name: str) -> None:
         return
     if find_entry(name) is not None:
         return
-    broken = suites()[1]
-    hint = (
-        f"{_nearest(name, [entry.name for entry in entries()])} (your own data: {OWN_DATA_FORMS})"
-    )
+    broken = load_suites()[1]
+    suggestion = _suggest_nearest(name, [entry.name for entry in list_entries()])
+    hint = f"{suggestion} (your own data: {OWN_DATA_FORMS})"
     if broken:
         hint += f" (the suite {broken[0].name} cannot be used; see `lgzoo doctor`)"
-    raise WrongCall(f"{hint}{hint_left_out()}")
+    raise WrongCall(f"{hint}{suggest_left_out()}")
 
 
-def hint_left_out() -> str:
+def suggest_left_out() -> str:
     """Return a hint with the suites that `LGZOO_PLUGINS` leaves out, else ""."""
     names = SUITES.list_left_out()
     return f" ({CHOICE} leaves out the suites {', '.join(names)})" if names else ""
@@ -427,19 +426,19 @@ def _check_options(reference: str, rest: str) -> None:
     raise WrongCall(f"{reference}: expected text=COLUMN or label=COLUMN, got {options}")
 
 
-def folder_hint(name: str) -> str:
+def suggest_folder(name: str) -> str:
     """Return a hint to write folder:PATH if there is a folder with this name, else ""."""
     return (
-        f"to use the folder of that name, write folder:{shell_word(name)}"
+        f"to use the folder of that name, write folder:{quote_word(name)}"
         if name and Path(name).is_dir()
         else ""
     )
 
 
-def file_hint(name: str) -> str:
+def suggest_file(name: str) -> str:
     """Return a hint to write csv:FILE if there is a table with this name, else ""."""
     kind = KIND_OF.get(Path(name).suffix.lower())
-    return f"did you mean {kind}:{shell_word(name)}?" if kind and Path(name).is_file() else ""
+    return f"did you mean {kind}:{quote_word(name)}?" if kind and Path(name).is_file() else ""
 
 
 def say_notes(tasks: Iterable[Task], run: Run) -> None:
@@ -452,9 +451,9 @@ def say_notes(tasks: Iterable[Task], run: Run) -> None:
             say_once(run, f"{task.name}: {note}")
 
 
-def _nearest(name: str, names: Sequence[str]) -> str:
+def _suggest_nearest(name: str, names: Sequence[str]) -> str:
     """Return the error message for an unknown task, with the name that may be meant."""
-    hint = folder_hint(name) or file_hint(name)
-    if hint or nearest(name, names) is None:
+    hint = suggest_folder(name) or suggest_file(name)
+    if hint or find_nearest(name, names) is None:
         return f"no task named {name!r}; {hint or 'see `lgzoo list tasks`'}"
-    return str(unknown("task", name, names))
+    return str(refuse_unknown("task", name, names))

@@ -32,7 +32,7 @@ from learngene_zoo.tasks.splits import DecodedSplit
 from learngene_zoo.tasks.streams.facts import cache_folder
 from learngene_zoo.tasks.task import SPLITS, Split, Task
 from learngene_zoo.tasks.transforms import check_samples
-from learngene_zoo.text import shell_word
+from learngene_zoo.text import quote_word
 
 SECONDS = 30.0  # time limit before training, for each task in a process
 CHUNK = 16  # images that a worker reads at a time
@@ -69,7 +69,7 @@ class PictureReader:
             if not isinstance(split, DecodedSplit):
                 image = check_samples(split.__getitems__([index]), self.task, [index]).images[0]
                 return PictureCheck(
-                    name, index, where, "", _hash(image.numpy().tobytes()), _size(image)
+                    name, index, where, "", _hash(image.numpy().tobytes()), _read_size(image)
                 )
             sample = split.rows[int(split.members[index])]
             where = sample.where
@@ -78,7 +78,7 @@ class PictureReader:
             data = _read_bytes(sample.image, where)
             if sample.mask is not None:
                 decode_mask(sample.mask, where)
-            size = _size(decode_image(data, where))
+            size = _read_size(decode_image(data, where))
             return PictureCheck(
                 name, index, where, "", _hash(data) if isinstance(data, bytes) else "", size
             )
@@ -92,7 +92,7 @@ def _read_bytes(image: Any, where: str) -> Any:
     return source.read_bytes() if isinstance(source, Path) and source.is_file() else source
 
 
-def _size(image_CHW: torch.Tensor) -> tuple[int, int]:
+def _read_size(image_CHW: torch.Tensor) -> tuple[int, int]:
     _, height, width = image_CHW.shape
     return width, height
 
@@ -152,7 +152,7 @@ def _name_broken(broken: Sequence[PictureCheck], task: Task) -> str:
         return f"{broken[0].where}: {broken[0].problem}"
     more = "" if len(broken) <= NAMED else f"; and {len(broken) - NAMED} more"
     each = "; ".join(f"{picture.where}: {picture.problem}" for picture in broken[:NAMED])
-    all_of_them = f"lgzoo doctor --check-images --task {shell_word(task.name)}"
+    all_of_them = f"lgzoo doctor --check-images --task {quote_word(task.name)}"
     return (
         f"{len(broken)} images of {task.name} cannot be used: {each}{more} ({all_of_them} lists "
         "all)"

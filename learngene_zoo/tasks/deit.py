@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from learngene_zoo.families.spec import InputFormat
-from learngene_zoo.seeds import bits, derive_seed
+from learngene_zoo.seeds import derive_seed, draw_bits
 
 RANDAUGMENT = "rand-m9-mstd0.5-inc1"
 JITTER = 0.3
@@ -61,10 +61,10 @@ def erase_rectangles(images_NCHW: torch.Tensor, seeds: Sequence[int]) -> torch.T
     return images_NCHW
 
 
-def seeds_of(name: str, seed: int, epoch: int, indices: Sequence[int]) -> list[int]:
+def derive_seeds(name: str, seed: int, epoch: int, indices: Sequence[int]) -> list[int]:
     """Return a seed below 2^63 for each image, a function of the arguments and its index."""
     seeds: list[int] = (
-        bits(derive_seed(seed, name, epoch), indices, 1)[:, 0] >> np.uint64(1)
+        draw_bits(derive_seed(seed, name, epoch), indices, 1)[:, 0] >> np.uint64(1)
     ).tolist()
     return seeds
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from learngene_zoo.errors import BadData, WrongCall
-from learngene_zoo.runs.progress import progress
+from learngene_zoo.runs.progress import show_progress
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.tasks.check import (
     CHUNK,
@@ -45,7 +45,7 @@ def check_task(task: Task, workers: int) -> tuple[list[Row], Task]:
     splits = {name: task.split(name) for name in SPLITS}
     chunks = _make_chunks(splits)
     reader = PictureReader(replace(task, open_split=splits.__getitem__), splits)
-    pictures = list(read_pictures(reader, progress(chunks, f"reading {task.name}"), workers))
+    pictures = list(read_pictures(reader, show_progress(chunks, f"reading {task.name}"), workers))
     good = [picture for picture in pictures if not picture.problem]
     remember(task, [stamp(splits[picture.split], picture.number) for picture in good])
     rows = [_summarise_split(name, good, splits[name]) for name in splits]
@@ -89,7 +89,10 @@ def _summarise_split(name: str, good: Sequence[PictureCheck], split: Split) -> R
     sizes = [picture.size for picture in good if picture.split == name]
     least, most = (
         f"{w} x {h}"
-        for w, h in (min(sizes, default=(0, 0), key=_area), max(sizes, default=(0, 0), key=_area))
+        for w, h in (
+            min(sizes, default=(0, 0), key=_compute_area),
+            max(sizes, default=(0, 0), key=_compute_area),
+        )
     )
     extent = f"of {least} pixels" if least == most else f"of {least} to {most} pixels"
     return _make_row(
@@ -99,7 +102,7 @@ def _summarise_split(name: str, good: Sequence[PictureCheck], split: Split) -> R
     )
 
 
-def _area(size: tuple[int, int]) -> int:
+def _compute_area(size: tuple[int, int]) -> int:
     return size[0] * size[1]
 
 

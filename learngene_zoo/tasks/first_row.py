@@ -27,7 +27,7 @@ Row = dict[str, Any]
 MAX_LETTERS = 80  # of a text
 
 
-def first_row(reference: str, offline: bool) -> Row:
+def read_first_row(reference: str, offline: bool) -> Row:
     """Return facts about a task's first row: columns, types, sizes, and a list `missing`.
 
     `missing` is empty if the task can be used. Raises `ZooError` that names the remedy if the data
@@ -45,7 +45,7 @@ def _find_hub_source(reference: str, entry: Entry | None) -> HubSource | None:
     kind, _, rest = reference.partition(":")
     if kind in ("hf", "hf-stream") and rest:
         return HubSource(reference=rest)
-    return catalogue.suite_of(entry).hub(entry) if entry else None
+    return catalogue.find_suite_of(entry).hub(entry) if entry else None
 
 
 def _read_local(task: Task) -> Row:

@@ -27,7 +27,7 @@ from learngene_zoo.tasks.listing import (
     list_pictures,
     scan_folder,
 )
-from learngene_zoo.tasks.splits import Labelled, assign_roles, task_of
+from learngene_zoo.tasks.splits import Labelled, assemble_task, assign_roles
 from learngene_zoo.tasks.stamps import FileStamp, list_facts
 from learngene_zoo.tasks.task import Sample, Task
 from learngene_zoo.text import count_noun
@@ -115,7 +115,9 @@ def open_folder(
         ),
         partial(list_facts, names, {split: part.labels for split, part in labelled.items()}),
     )
-    return task_of(f"folder:{path}", labelled, names, **{"stamp": stamp, **fields, "notes": notes})
+    return assemble_task(
+        f"folder:{path}", labelled, names, **{"stamp": stamp, **fields, "notes": notes}
+    )
 
 
 def _list_paths(part: Labelled) -> tuple[str, ...]:

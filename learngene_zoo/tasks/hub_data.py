@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from learngene_zoo.errors import BadData, Unavailable, WrongCall, ZooError
-from learngene_zoo.tasks.tables import disable_decoding, silence_datasets, task_of_tables
+from learngene_zoo.tasks.tables import assemble_from_tables, disable_decoding, silence_datasets
 from learngene_zoo.tasks.task import Entry, HubSource, MetricName, Task
-from learngene_zoo.tasks.texts.tables import holds_texts, task_of_texts
+from learngene_zoo.tasks.texts.tables import assemble_from_texts, holds_texts
 
 SCRIPT_HINT = (
     "use a revision in Parquet, which the Hub makes in the branch refs/convert/parquet or a pull "
@@ -67,8 +67,8 @@ def open_hub(reference: str, offline: bool, entry: Entry | None = None) -> Task:
         fields["counts"] = dict(entry.sizes)
     name = f"hf:{reference}"
     if holds_texts(tables):
-        return task_of_texts(name, tables, **fields, **describe_texts(reference))
-    return task_of_tables(name, tables, folders=list_image_folders(reference), **fields)
+        return assemble_from_texts(name, tables, **fields, **describe_texts(reference))
+    return assemble_from_tables(name, tables, folders=list_image_folders(reference), **fields)
 
 
 def describe_texts(reference: str) -> dict[str, Any]:
@@ -111,7 +111,7 @@ def _load(
     """Load the splits; errors of `datasets` are raised as `ZooError`."""
     from datasets import load_dataset
 
-    with translate_errors(repository, config, offline), _without_network(offline):
+    with translate_errors(repository, config, offline), _forbid_network(offline):
         tables = load_dataset(repository, config, revision=revision, **options)
     if not isinstance(tables, dict) or not tables:
         raise BadData(f"{repository} is not a set of splits; only stored data sets can be used")
@@ -195,7 +195,7 @@ def is_offline(offline: bool) -> bool:
 
 
 @contextmanager
-def _without_network(offline: bool) -> Iterator[None]:
+def _forbid_network(offline: bool) -> Iterator[None]:
     """Restrict the Hub's libraries to the cache if `offline`."""
     import datasets
     from huggingface_hub import constants

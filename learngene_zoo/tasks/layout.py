@@ -21,7 +21,7 @@ from learngene_zoo.errors import BadData, WrongCall
 from learngene_zoo.tasks.listing import is_folder, is_picture, scan_folder
 from learngene_zoo.tasks.splits import find_roles, split_name
 from learngene_zoo.tasks.task import SPLITS
-from learngene_zoo.text import shell_word
+from learngene_zoo.text import quote_word
 
 OPTIONS = re.compile(r":(?=[A-Za-z]+=)")  # the start of possible options
 NEXT_OPTION = re.compile(r",(?=[A-Za-z]+=)")
@@ -278,18 +278,18 @@ def _check_splits(
             raise BadData(
                 f"{child.path}: the name contains {' and '.join(child.roles)}; "
                 "rename it, or name the splits: "
-                f"{_format_task_option(top, {'train': [_relative_path(child, top)]})}"
+                f"{_format_task_option(top, {'train': [_make_relative(child, top)]})}"
             )
         before = folders.setdefault(child.roles[0], child)
         if before is not child:
-            pair = {child.roles[0]: [_relative_path(before, top), _relative_path(child, top)]}
+            pair = {child.roles[0]: [_make_relative(before, top), _make_relative(child, top)]}
             raise BadData(
                 f"{before.path} and {child.path} are both named as {child.roles[0]}; "
                 "choose one of them, or name both: "
                 f"{_format_task_option(top, {'train': ['FOLDER'], **pair})}"
             )
     if "train" not in folders:
-        roles = {split: [_relative_path(child, top)] for split, child in folders.items()}
+        roles = {split: [_make_relative(child, top)] for split, child in folders.items()}
         got = ", ".join(f"{child.path.name}/" for child in folders.values())
         first = roles.get("validation") or next(iter(roles.values()))
         rest = {split: paths for split, paths in roles.items() if paths != first}
@@ -311,7 +311,7 @@ def _check_others(
     if not unused:
         return ()
     line = _format_task_option(
-        top, {split: [_relative_path(child, top)] for split, child in folders.items()}
+        top, {split: [_make_relative(child, top)] for split, child in folders.items()}
     )
     classes = {
         _normalize_key(inner.path.name)
@@ -386,11 +386,11 @@ def _show_names(names: Sequence[str]) -> str:
     return ", ".join(names[:MAX_SHOWN]) + more
 
 
-def _relative_path(folder: FolderNode, top: str) -> str:
+def _make_relative(folder: FolderNode, top: str) -> str:
     return os.path.relpath(folder.path, top)
 
 
 def _format_task_option(top: str, roles: Mapping[str, Sequence[str]]) -> str:
     """Return the option with which a user names the splits."""
     ordered = ",".join(f"{split}={'+'.join(roles[split])}" for split in SPLITS if split in roles)
-    return f"--task {shell_word(f'folder:{top}:{ordered}')}"
+    return f"--task {quote_word(f'folder:{top}:{ordered}')}"

@@ -19,11 +19,11 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from learngene_zoo.errors import BadData, WrongCall, ZooError, unknown
+from learngene_zoo.errors import BadData, WrongCall, ZooError, refuse_unknown
 from learngene_zoo.families.spec import InputFormat
 from learngene_zoo.families.text_format import TextFormat, Tokens
 from learngene_zoo.runs.progress import print_note
-from learngene_zoo.runs.run import Run, join, rank, world
+from learngene_zoo.runs.run import Run, get_world_size, join, rank
 from learngene_zoo.seeds import derive_seed, draw_balanced
 from learngene_zoo.tasks.images import decode_samples, describe_deep_grey, describe_transparency
 from learngene_zoo.tasks.splits import (
@@ -163,7 +163,7 @@ class StreamedImages:
             is_mine = (
                 (positions >= first)
                 & (positions < last)
-                & (positions % batch_size % world() == rank())
+                & (positions % batch_size % get_world_size() == rank())
             )
             return is_mine.any(axis=1)
 
@@ -184,7 +184,8 @@ class StreamedImages:
 
 def _list_positions(step: int, batch_size: int, images: int) -> np.ndarray:
     """Return the positions in the epoch of this process's images in a step."""
-    return np.arange(step * batch_size, min((step + 1) * batch_size, images))[rank() :: world()]
+    positions = np.arange(step * batch_size, min((step + 1) * batch_size, images))
+    return positions[rank() :: get_world_size()]
 
 
 # Batches.
@@ -343,14 +344,14 @@ class Loader:
         self.images = self._source.images
         if not self.images:
             raise BadData(f"task {task.name} has no {split} {task.sample_noun}s")
-        if shuffle and self.images < world():
+        if shuffle and self.images < get_world_size():
             raise WrongCall(
-                f"{self.images} {task.sample_noun}s cannot be shared among {world()} processes; "
-                f"use more {task.sample_noun}s"
+                f"{self.images} {task.sample_noun}s cannot be shared among {get_world_size()} "
+                f"processes; use more {task.sample_noun}s"
             )
         full, left = divmod(self.images, batch_size)
         drop = (
-            shuffle and full > 0 and (full >= MIN_FULL_BATCHES or left < world())
+            shuffle and full > 0 and (full >= MIN_FULL_BATCHES or left < get_world_size())
             if drop_last is None
             else drop_last
         )
@@ -523,7 +524,7 @@ def _pick_images(
 def _check(task: Task, augment: str, shuffle: bool, batch_size: int, **counts: int | None) -> None:
     """Check that the task supports these settings. Raises `WrongCall` otherwise."""
     if augment not in AUGMENTS:
-        raise unknown("augmentation", augment, AUGMENTS)
+        raise refuse_unknown("augmentation", augment, AUGMENTS)
     if task.is_text and augment != "none":
         raise WrongCall(f"texts are not augmented; use --augment none for {task.name}")
     if task.attributes and augment != "none":
@@ -540,8 +541,8 @@ def _check(task: Task, augment: str, shuffle: bool, batch_size: int, **counts: i
         least = 0 if name == "workers" else 1
         if count is not None and count < least:
             raise WrongCall(f"got {name}={count}; expected at least {least}")
-    if shuffle and batch_size % world():
+    if shuffle and batch_size % get_world_size():
         raise WrongCall(
-            f"a batch of {batch_size} cannot be shared equally among {world()} processes; use a "
-            f"multiple of {world()}"
+            f"a batch of {batch_size} cannot be shared equally among {get_world_size()} "
+            f"processes; use a multiple of {get_world_size()}"
         )

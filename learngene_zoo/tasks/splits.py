@@ -332,7 +332,7 @@ def check_train_classes(name: str, labels: Mapping[str, Iterable[Stored]]) -> se
     return train
 
 
-def task_of(
+def assemble_task(
     name: str,
     stored: Mapping[str, Labelled],
     class_names: Sequence[str],
@@ -374,7 +374,9 @@ def task_of(
     cut = tuple(name for name, _ in SHARES if name not in stored or not len(stored[name].labels))
     notes = (*fields.get("notes", ()), *missing, *copies)
     fields = {**fields, "cut_splits": cut, "notes": notes}
-    return (text_task if is_text else photo_task)(name, class_names, splits, fields)
+    return (assemble_text_task if is_text else assemble_photo_task)(
+        name, class_names, splits, fields
+    )
 
 
 def describe_missing(labels_N: np.ndarray, class_names: Sequence[str], noun: str) -> list[str]:
@@ -406,7 +408,7 @@ def describe_untested(labels_N: np.ndarray, class_names: Sequence[str], noun: st
     ]
 
 
-def photo_task(
+def assemble_photo_task(
     name: str, class_names: Sequence[str], splits: Mapping[str, Split], fields: Mapping[str, Any]
 ) -> Task:
     """Build a task of photographs, by default at 224 pixels with ImageNet's normalisation.
@@ -417,7 +419,7 @@ def photo_task(
     return Task(**{**_list_fields(name, class_names, splits), **photos, **fields})
 
 
-def text_task(
+def assemble_text_task(
     name: str, class_names: Sequence[str], splits: Mapping[str, Split], fields: Mapping[str, Any]
 ) -> Task:
     """Build a task of texts. `fields` are fields of `Task`."""
@@ -463,7 +465,7 @@ def cut_split(labels_N: np.ndarray, count: int, seed: int) -> tuple[np.ndarray, 
 
     Every class keeps `MIN_KEPT` images, or all if it has fewer; if that leaves fewer than `count`
     images to select, it keeps one. If no class reaches this limit, the split is that of
-    `stratified_parts`.
+    `split_stratified`.
 
     Returns:
         The indices of the selected and of the remaining images; None if none can be selected.

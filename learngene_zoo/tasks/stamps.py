@@ -48,7 +48,7 @@ class FileStamp:
         digest = hashlib.sha256()
         for fact in self.facts():
             digest.update(b"%d:" % len(fact) + fact)
-        sizes = [_size(path) for _, path in self.files]
+        sizes = [_read_size(path) for _, path in self.files]
         is_small = sum(sizes) <= MAX_READ_WHOLE
         step = 1 if is_small else -(-len(sizes) // MAX_SAMPLED_FILES)
         for number, ((name, path), size) in enumerate(zip(self.files, sizes, strict=True)):
@@ -66,7 +66,7 @@ def list_facts(names: Sequence[str], labels: Mapping[str, np.ndarray]) -> Iterat
         yield numbers.astype("<i8").tobytes()
 
 
-def _size(path: str) -> int:
+def _read_size(path: str) -> int:
     """Return the size of a file in bytes; -1 for a missing file, a pipe or a device."""
     try:
         facts = os.stat(path)

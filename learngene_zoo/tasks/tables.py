@@ -32,11 +32,11 @@ from learngene_zoo.tasks.splits import (
     Labelled,
     Rows,
     SplitFiles,
+    assemble_task,
     assign_roles,
     find_roles,
     group_files_by_split,
     split_name,
-    task_of,
 )
 from learngene_zoo.tasks.stamps import FileStamp, list_facts
 from learngene_zoo.tasks.task import SPLITS, Sample, Task
@@ -66,7 +66,7 @@ class TableRows:
         )
 
 
-def task_of_tables(
+def assemble_from_tables(
     name: str,
     tables: Mapping[str, Any],
     /,
@@ -102,7 +102,7 @@ def task_of_tables(
         lambda split, table: make_rows(table, image, f"{name} {split}", folders),
     )
     fields = {**fields, "notes": (*fields.get("notes", ()), *notes)}
-    return task_of(name, labelled, class_names, may_lack_classes=may_lack_classes, **fields)
+    return assemble_task(name, labelled, class_names, may_lack_classes=may_lack_classes, **fields)
 
 
 def label_rows(

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from learngene_zoo.artifacts.records import TargetTask, TaskRecord
-from learngene_zoo.errors import BadData, Unavailable, WrongCall, unknown
+from learngene_zoo.errors import BadData, Unavailable, WrongCall, refuse_unknown
 from learngene_zoo.families.spec import InputFormat
 from learngene_zoo.families.text_format import TextFormat
 from learngene_zoo.settings import Json, to_json
@@ -217,7 +217,7 @@ class Task:
         Raises `WrongCall` for another name.
         """
         if name not in SPLITS:
-            raise unknown("split", name, SPLITS)
+            raise refuse_unknown("split", name, SPLITS)
         return self.open_split(name)
 
     def stream(self, name: str) -> Stream:
@@ -226,7 +226,7 @@ class Task:
         Raises `WrongCall` for another name or a task that is not streamed.
         """
         if name not in SPLITS:
-            raise unknown("split", name, SPLITS)
+            raise refuse_unknown("split", name, SPLITS)
         if self.open_stream is None:
             raise WrongCall(f"{self.name} is not streamed; use task.split")
         return self.open_stream(name)

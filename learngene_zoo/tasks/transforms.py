@@ -27,7 +27,7 @@ from torch.nn import functional
 
 from learngene_zoo.errors import BadData, WrongCall
 from learngene_zoo.families.spec import USUAL_VIEW, InputFormat, Interpolation, View
-from learngene_zoo.seeds import derive_seed, uniform
+from learngene_zoo.seeds import derive_seed, draw_uniform
 from learngene_zoo.tasks import deit
 from learngene_zoo.tasks.task import IGNORED, Attribute, Samples, Task
 
@@ -307,21 +307,21 @@ def augment_images(
         )
     fitted_NCHW = fit_images(images, size, view, input_format.fill)
     if masks is None:
-        return shift_and_mirror(fitted_NCHW, *how) if augment == "light" else fitted_NCHW, None
+        return shift_and_flip(fitted_NCHW, *how) if augment == "light" else fitted_NCHW, None
     masks_NHW = fit_masks(masks, size, view)
     if augment == "none":
         return fitted_NCHW, masks_NHW
     # Pixels are only moved, so the mask can be processed as a further channel
-    moved = shift_and_mirror(torch.cat([fitted_NCHW, masks_NHW[:, None]], dim=1), *how)
+    moved = shift_and_flip(torch.cat([fitted_NCHW, masks_NHW[:, None]], dim=1), *how)
     return moved[:, :-1], moved[:, -1]
 
 
-def shift_and_mirror(
+def shift_and_flip(
     images_NCHW: torch.Tensor, seed: int, epoch: int, indices: Sequence[int], flip: bool
 ) -> torch.Tensor:
     """Return a shifted and possibly flipped copy of every image, uint8."""
     count, channels, height, width = images_NCHW.shape
-    draws_N3 = uniform(derive_seed(seed, "light", epoch), indices, 3)
+    draws_N3 = draw_uniform(derive_seed(seed, "light", epoch), indices, 3)
     reach = np.array([height // 8, width // 8])
     shifts_N2 = np.floor(draws_N3[:, :2] * (2 * reach + 1)).astype(np.int64) - reach
     rows_NH = _reflect(np.arange(height) + shifts_N2[:, :1], height)
@@ -351,10 +351,10 @@ def _augment_deit(images: Images, input_format: InputFormat, how: How) -> torch.
     )
     coloured = [_convert_channels(image[None], 3)[0] for image in sources]
     changed = deit.apply_deit_augmentation(
-        coloured, input_format, deit.seeds_of("deit", seed, epoch, indices), flip
+        coloured, input_format, deit.derive_seeds("deit", seed, epoch, indices), flip
     )
     return deit.erase_rectangles(
-        normalise_images(changed, input_format), deit.seeds_of("erased", seed, epoch, indices)
+        normalise_images(changed, input_format), deit.derive_seeds("erased", seed, epoch, indices)
     )
 
 
@@ -428,7 +428,7 @@ def _iterate_seeded(
     items: Iterable[T], seed: int, epoch: int, indices: Sequence[int]
 ) -> Iterator[T]:
     """Yield the items; before each, torch's generator is seeded for it. Restores it at the end."""
-    seeds = deit.seeds_of("rand", seed, epoch, indices)
+    seeds = deit.derive_seeds("rand", seed, epoch, indices)
     with torch.random.fork_rng(devices=[]):
         for item, item_seed in zip(items, seeds, strict=True):
             torch.random.default_generator.manual_seed(item_seed)

@@ -11,8 +11,8 @@ Each raises `AssertionError`, whose message names the broken law; an error that 
 its cause.
 """
 
-from learngene_zoo.testing.laws import tiny_ancestry, tiny_task
+from learngene_zoo.testing.laws import make_tiny_ancestry, make_tiny_task
 from learngene_zoo.testing.method import check_method
 from learngene_zoo.testing.suite import check_suite
 
-__all__ = ["check_method", "check_suite", "tiny_ancestry", "tiny_task"]
+__all__ = ["check_method", "check_suite", "make_tiny_ancestry", "make_tiny_task"]

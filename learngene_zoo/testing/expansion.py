@@ -16,24 +16,24 @@ from learngene_zoo.artifacts.descendant import Descendant
 from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.artifacts.records import LearngeneConfig
 from learngene_zoo.errors import BadPlugin, WrongCall
-from learngene_zoo.families.family import family_of, host
+from learngene_zoo.families.family import get_family, load_host
 from learngene_zoo.families.forward import compute_logits
 from learngene_zoo.families.spec import TextSpec
-from learngene_zoo.families.tensors import example_inputs
+from learngene_zoo.families.tensors import make_example_inputs
 from learngene_zoo.method.contract import Method
 from learngene_zoo.method.sizes import AXES, Member, Target
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import to_json, with_settings
 from learngene_zoo.storage import StateDict
 from learngene_zoo.testing.laws import (
-    cold,
     copy_state,
     describe,
-    difference,
-    law,
-    members_of,
+    find_difference,
+    forbid_hot_imports,
+    iterate_members,
     report_broken_law,
     report_broken_promise,
+    require,
 )
 
 if TYPE_CHECKING:
@@ -57,16 +57,16 @@ def check_family(method: Method, config: LearngeneConfig) -> list[Member]:
         report_broken_promise(
             method, "the family is known from plain numbers, and the same every time"
         ),
-        cold(method, "family"),
+        forbid_hot_imports(method, "family"),
     ):
         members, again = (
-            list(islice(members_of(method, config), MAX_MEMBERS + 1)) for _ in range(2)
+            list(islice(iterate_members(method, config), MAX_MEMBERS + 1)) for _ in range(2)
         )
-    law(bool(members), method, "has an empty family")
-    law(len(members) <= MAX_MEMBERS, method, f"has a family of more than {MAX_MEMBERS} members")
-    law(members == again, method, "has a family that changes from call to call")
+    require(bool(members), method, "has an empty family")
+    require(len(members) <= MAX_MEMBERS, method, f"has a family of more than {MAX_MEMBERS} members")
+    require(members == again, method, "has a family that changes from call to call")
     other = [member for member in members if member.spec.classes != CLASSES]
-    law(not other, method, f"has a member without the classes of its config: {other[:1]}")
+    require(not other, method, f"has a member without the classes of its config: {other[:1]}")
     return members
 
 
@@ -81,13 +81,13 @@ def check_members(
     inherits = False
     for index, member in enumerate(sample_members(members)):
         descendant = _expand_member(method, learngene, member)
-        changed = difference(learngene.state, before) or (
+        changed = find_difference(learngene.state, before) or (
             "its config" if to_json(learngene.config) != config else ""
         )
-        law(not changed, method, f"changes the learngene that it expands: {changed}")
+        require(not changed, method, f"changes the learngene that it expands: {changed}")
         outputs = check_member(method, member, descendant)
-        changed = difference(_expand_member(method, learngene, member).state, descendant.state)
-        law(
+        changed = find_difference(_expand_member(method, learngene, member).state, descendant.state)
+        require(
             not changed,
             method,
             f"builds two different models of {_name_member(member)} with one seed: {changed}",
@@ -96,12 +96,12 @@ def check_members(
         if member in (members[0], members[-1]):
             check_inherited(method, learngene, member, descendant)
             _check_reopened(method, descendant, outputs, folder / f"member-{index}")
-    law(
+    require(
         inherits or not method.inherits,
         method,
         "inherits nothing; if that is meant, declare `inherits=False`",
     )
-    law(
+    require(
         not inherits or method.inherits,
         method,
         "declares `inherits=False`, but its descendants inherit tensors",
@@ -120,7 +120,7 @@ def check_member(method: Method, member: Member, descendant: Descendant) -> torc
 
     Returns its outputs, (2, classes).
     """
-    law(
+    require(
         descendant.spec == member.spec,
         method,
         f"promised {member.spec} and built {descendant.spec}",
@@ -128,7 +128,7 @@ def check_member(method: Method, member: Member, descendant: Descendant) -> torc
     with report_broken_promise(method, MEMBERS, describe(member.spec)):
         model = descendant.model()
     params = sum(parameter.numel() for parameter in model.parameters())
-    law(
+    require(
         params == member.cost().params,
         method,
         f"promised {member.cost().params} parameters and built {params}",
@@ -136,13 +136,13 @@ def check_member(method: Method, member: Member, descendant: Descendant) -> torc
     with report_broken_promise(
         method, "every model that is built takes its inputs", describe(member.spec)
     ):
-        outputs = _outputs(model, descendant)
-    law(
+        outputs = _compute_outputs(model, descendant)
+    require(
         tuple(outputs.shape) == (2, CLASSES),
         method,
         f"builds a model whose outputs have shape {tuple(outputs.shape)}",
     )
-    law(
+    require(
         bool(outputs.isfinite().all()),
         method,
         f"builds a model whose outputs are not finite: {member.spec}",
@@ -166,9 +166,9 @@ def check_inherited(
                 if not tensor.any()
                 else "but it is the same for another learngene"
             )
-            law(not same, method, f"records tensor {name} as inherited, {how}")
+            require(not same, method, f"records tensor {name} as inherited, {how}")
         else:
-            law(
+            require(
                 same,
                 method,
                 f"takes tensor {name} from the learngene and does not record it as inherited",
@@ -182,7 +182,7 @@ def check_inherited(
     differs = not drawn_names or any(
         not torch.equal(reseeded.state[name], descendant.state[name]) for name in drawn_names
     )
-    law(
+    require(
         differs,
         method,
         f"ignores the seed of an expansion: tensor {drawn_names[:1]} is drawn, and the same with "
@@ -224,7 +224,7 @@ def check_sizes(method: Method, learngene: Learngene) -> None:
     for name, other in (("layers", 0), *impossible.items()):
         with report_broken_promise(method, SIZES, f"{name}={other}"), suppress(WrongCall):
             _expand(method, learngene, Target(**{name: other}))  # type: ignore[arg-type]
-            law(False, method, f"builds an impossible descendant, of {name} {other}")
+            require(False, method, f"builds an impossible descendant, of {name} {other}")
 
 
 def _expand_member(
@@ -250,15 +250,15 @@ def _expand(method: Method, learngene: Learngene, target: Target, seed: int = SE
 def _check_reopened(
     method: Method, descendant: Descendant, outputs: torch.Tensor, folder: Path
 ) -> None:
-    kind = family_of(descendant.spec)
+    kind = get_family(descendant.spec)
     opener = "timm" if kind.transformers is None else "transformers"
     with report_broken_promise(
         method, f"{opener} opens every model that is built", describe(descendant.spec)
     ):
         descendant.save(folder)
-        again = host(kind).open_folder(folder, descendant.spec)
-    change = (_outputs(again, descendant) - outputs).abs().max().item()
-    law(
+        again = load_host(kind).open_folder(folder, descendant.spec)
+    change = (_compute_outputs(again, descendant) - outputs).abs().max().item()
+    require(
         change == 0,
         method,
         f"builds a model that {opener} reopens with outputs that differ by {change}",
@@ -266,13 +266,13 @@ def _check_reopened(
 
 
 @torch.no_grad()
-def _outputs(model: nn.Module, descendant: Descendant) -> torch.Tensor:
+def _compute_outputs(model: nn.Module, descendant: Descendant) -> torch.Tensor:
     """Return the outputs for two fixed random inputs, (2, classes)."""
     spec, generator = descendant.spec, torch.Generator().manual_seed(0)
     if isinstance(spec, TextSpec):
         inputs = torch.randint(spec.vocabulary, (2, spec.positions), generator=generator)
     else:
-        inputs = torch.randn(example_inputs(spec, 2).shape, generator=generator)
+        inputs = torch.randn(make_example_inputs(spec, 2).shape, generator=generator)
     return compute_logits(model.eval(), inputs)
 
 

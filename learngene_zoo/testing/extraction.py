@@ -14,7 +14,7 @@ from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.learngene import Learngene, load_learngene
 from learngene_zoo.artifacts.records import LearngeneConfig
 from learngene_zoo.errors import BadFile, BadPlugin, WrongCall
-from learngene_zoo.method.contract import METHODS, Extractor, Method, check_learngene, details_of
+from learngene_zoo.method.contract import METHODS, Extractor, Method, check_learngene, parse_details
 from learngene_zoo.pretrained.ancestry import Ancestry
 from learngene_zoo.runs import cache
 from learngene_zoo.runs.run import Run
@@ -22,14 +22,14 @@ from learngene_zoo.settings import from_json, to_json
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.tasks.unlabelled.opening import remove_labels
 from learngene_zoo.testing.laws import (
-    cold,
     copy_state,
     describe,
-    difference,
-    law,
-    members_of,
+    find_difference,
+    forbid_hot_imports,
+    iterate_members,
     report_broken_law,
     report_broken_promise,
+    require,
 )
 from learngene_zoo.training import loop
 from learngene_zoo.training.loop import Engine
@@ -78,7 +78,7 @@ class Extracted:
 
     learngene: Learngene
     steps: int  # of training
-    parts: list[tuple[Any, ...]]  # the arguments of `key_of`, of every part
+    parts: list[tuple[Any, ...]]  # the arguments of `compute_key`, of every part
 
 
 class Killed(BaseException):
@@ -92,8 +92,8 @@ def check_extraction(case: Case) -> Extracted:
     with _record_parts(parts), _kill_after(None) as steps:
         learngene = case.extract()
     for ancestry, state in zip(case.ancestries, before):
-        changed = difference(ancestry.state, state)
-        law(not changed, method, f"changed its ancestry model: {changed}")
+        changed = find_difference(ancestry.state, state)
+        require(not changed, method, f"changed its ancestry model: {changed}")
     return Extracted(learngene=learngene, steps=len(steps), parts=parts)
 
 
@@ -111,27 +111,27 @@ def check_outline(case: Case, written: Learngene) -> None:
     method = case.method
     with (
         report_broken_promise(method, OUTLINE, describe(case.ancestries[0].spec)),
-        cold(method, "outline"),
+        forbid_hot_imports(method, "outline"),
     ):
         outline = case.outline()
-        law(
+        require(
             isinstance(outline, LearngeneConfig),
             method,
             f"outlines {outline!r}; expected a LearngeneConfig",
         )
-        first = list(islice(members_of(method, outline), 1))
-    law(
+        first = list(islice(iterate_members(method, outline), 1))
+    require(
         outline.spec == written.config.spec,
         method,
         f"outlines {outline.spec} but writes {written.config.spec}",
     )
-    law(bool(first), method, "plans no descendant from its outline")
+    require(bool(first), method, "plans no descendant from its outline")
     kind: Any = method.details
     undeclared = kind is None and bool(written.config.details)
-    law(not undeclared, method, "writes details; declare their type as `details` of the method")
+    require(not undeclared, method, "writes details; declare their type as `details` of the method")
     for config in (outline, written.config) if kind is not None else ():
         with report_broken_law(method, "writes details that it cannot read", BadFile):
-            details_of(config, kind)
+            parse_details(config, kind)
 
 
 def check_parts(method: Method, parts: Sequence[tuple[Any, ...]]) -> None:
@@ -140,32 +140,34 @@ def check_parts(method: Method, parts: Sequence[tuple[Any, ...]]) -> None:
         frozen = settings is None or getattr(
             getattr(settings, "__dataclass_params__", None), "frozen", False
         )
-        law(frozen, method, f"passes {settings!r} to its part {name}; expected a frozen dataclass")
-        key = cache.key_of(name, settings, inputs, seed)
-        for field, changed in _variants(settings):
-            differs = cache.key_of(name, changed, inputs, seed) != key
-            law(
+        require(
+            frozen, method, f"passes {settings!r} to its part {name}; expected a frozen dataclass"
+        )
+        key = cache.compute_key(name, settings, inputs, seed)
+        for field, changed in _iterate_variants(settings):
+            differs = cache.compute_key(name, changed, inputs, seed) != key
+            require(
                 differs,
                 method,
                 f"has a setting {field} that does not change the key of its part {name}",
             )
 
 
-def _variants(settings: Any) -> Iterator[tuple[str, Any]]:
+def _iterate_variants(settings: Any) -> Iterator[tuple[str, Any]]:
     """Yield copies of a settings record with one leaf changed, and the leaf's name.
 
     Copies are not validated.
     """
     for field in fields(settings) if settings is not None else ():
         value = getattr(settings, field.name)
-        inner = _variants(value) if is_dataclass(value) else [("", _another(value))]
+        inner = _iterate_variants(value) if is_dataclass(value) else [("", _change_value(value))]
         for name, other in inner:
             changed = copy(settings)
             object.__setattr__(changed, field.name, other)
             yield f"{field.name}.{name}" if name else field.name, changed
 
 
-def _another(value: Any) -> Any:
+def _change_value(value: Any) -> Any:
     if isinstance(value, bool):
         return not value
     if isinstance(value, (int, float)):
@@ -183,28 +185,30 @@ def check_record(case: Case, expected: Extracted, folder: Path) -> Learngene:
     method, extractor = case.method, case.extractor
     with report_broken_law(method, "is not registered (is its package installed?)", WrongCall):
         registered = METHODS.load(method.name)
-    law(registered == method, method, f"is registered as another object: {registered}")
+    require(registered == method, method, f"is registered as another object: {registered}")
     with report_broken_promise(method, RESUMED):
         resumed = _extract_with_a_kill(case, expected.steps, folder / "learngene")
-    if not _same(resumed, expected.learngene):
+    if not _are_same(resumed, expected.learngene):
         _say_why(case, expected.learngene, resumed)
     with report_broken_promise(method, "the learngene that is written can be read again"):
         loaded = load_learngene(folder / "learngene")
     written, meant = (to_json(gene.with_config(tensors=()).config) for gene in (loaded, resumed))
-    law(written == meant, method, "has a config that does not survive being written")
-    changed = difference(loaded.state, resumed.state)
-    law(not changed, method, f"has tensors that do not survive being written: {changed}")
+    require(written == meant, method, "has a config that does not survive being written")
+    changed = find_difference(loaded.state, resumed.state)
+    require(not changed, method, f"has tensors that do not survive being written: {changed}")
     with report_broken_promise(method, "the recorded settings rebuild the extractor"):
         rebuilt = from_json(type(extractor), loaded.config.settings, "settings")
-    law(rebuilt == extractor, method, f"records settings that rebuild {rebuilt}, not {extractor}")
+    require(
+        rebuilt == extractor, method, f"records settings that rebuild {rebuilt}, not {extractor}"
+    )
     return loaded
 
 
-def _same(first: Learngene, second: Learngene) -> bool:
+def _are_same(first: Learngene, second: Learngene) -> bool:
     records = [
         (gene.config.spec, gene.config.details, gene.config.metrics) for gene in (first, second)
     ]
-    return records[0] == records[1] and not difference(first.state, second.state)
+    return records[0] == records[1] and not find_difference(first.state, second.state)
 
 
 def _extract_with_a_kill(case: Case, steps: int, out: Path) -> Learngene:
@@ -237,34 +241,34 @@ def _extract_with_a_kill(case: Case, steps: int, out: Path) -> Learngene:
                 extract(resume=False)
         except Killed:
             return extract(resume=True)
-        law(False, case.method, "takes another number of training steps with the same seed")
+        require(False, case.method, "takes another number of training steps with the same seed")
         raise AssertionError
 
 
 def _say_why(case: Case, first: Learngene, resumed: Learngene) -> None:
     """Raise `AssertionError` that names the cause: the seed or the resume."""
     method, again = case.method, case.extract()
-    changed = difference(again.state, first.state)
-    law(not changed, method, f"extracts two different learngenes with the same seed: {changed}")
-    law(
+    changed = find_difference(again.state, first.state)
+    require(not changed, method, f"extracts two different learngenes with the same seed: {changed}")
+    require(
         again.config == first.config,
         method,
         f"writes two configs with the same seed: {again.config}, {first.config}",
     )
-    changed = difference(resumed.state, first.state) or "its details or metrics"
-    law(False, method, f"extracts another learngene when it is killed and resumed: {changed}")
+    changed = find_difference(resumed.state, first.state) or "its details or metrics"
+    require(False, method, f"extracts another learngene when it is killed and resumed: {changed}")
 
 
 @contextmanager
 def _record_parts(parts: list[tuple[Any, ...]]) -> Iterator[None]:
     """Add the arguments of every part's key to `parts` within."""
-    key_of = cache.key_of
+    key_of = cache.compute_key
 
     def record_key(*arguments: Any) -> str:
         parts.append(arguments)
         return key_of(*arguments)
 
-    with mock.patch.object(cache, "key_of", record_key):
+    with mock.patch.object(cache, "compute_key", record_key):
         yield
 
 

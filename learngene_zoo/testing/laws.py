@@ -15,7 +15,7 @@ from learngene_zoo.artifacts.records import AncestryRecord, LearngeneConfig
 from learngene_zoo.errors import MethodFailed
 from learngene_zoo.families.family import load_family
 from learngene_zoo.families.spec import DEFAULT_FAMILY, Spec, TextSpec
-from learngene_zoo.families.tensors import initial
+from learngene_zoo.families.tensors import initialise
 from learngene_zoo.families.transformers_config import fingerprint_tokenizer
 from learngene_zoo.method.contract import Method
 from learngene_zoo.method.sizes import Member
@@ -42,7 +42,7 @@ class BrokenLaw(AssertionError):
     """A law that a method or a suite breaks; the message names both."""
 
 
-def law(holds: bool, plugin: Method | Suite, otherwise: str) -> None:
+def require(holds: bool, plugin: Method | Suite, otherwise: str) -> None:
     """Raise `BrokenLaw` unless the law holds; `otherwise` describes the actual behaviour."""
     if not holds:
         raise BrokenLaw(f"the {type(plugin).__name__.lower()} {plugin.name} {otherwise}")
@@ -93,16 +93,18 @@ def describe(spec: Spec) -> str:
     return ", ".join([sizes, *extra])
 
 
-def members_of(method: Method, config: LearngeneConfig) -> Iterator[Member]:
+def iterate_members(method: Method, config: LearngeneConfig) -> Iterator[Member]:
     """Yield the members of the method's family."""
     family = method.expander.family(config)
-    law(isinstance(family, Iterable), method, f"has the family {family!r}; expected members")
+    require(isinstance(family, Iterable), method, f"has the family {family!r}; expected members")
     for member in family:
-        law(isinstance(member, Member), method, f"has {member!r} in its family; expected a Member")
+        require(
+            isinstance(member, Member), method, f"has {member!r} in its family; expected a Member"
+        )
         yield member
 
 
-def difference(got: StateDict, expected: StateDict) -> str:
+def find_difference(got: StateDict, expected: StateDict) -> str:
     """Return a description of the first tensor that is not bit-equal, or "" if all are."""
     if set(got) != set(expected):
         return f"tensors {sorted(set(got) ^ set(expected))[:3]} are in one of them only"
@@ -118,7 +120,7 @@ def copy_state(state: StateDict) -> StateDict:
 
 
 @contextmanager
-def cold(method: Method, part: str) -> Iterator[None]:
+def forbid_hot_imports(method: Method, part: str) -> Iterator[None]:
     """Make imports of modules that `plan` must not need fail within."""
     blocked = mock.patch.dict(sys.modules, dict.fromkeys(HOT))
     with (
@@ -131,7 +133,7 @@ def cold(method: Method, part: str) -> Iterator[None]:
 # Models and tasks so small that a contract can be checked in a second.
 
 
-def tiny_ancestry(seed: int = 0, spec: Spec | None = None, **sizes: Any) -> Ancestry:
+def make_tiny_ancestry(seed: int = 0, spec: Spec | None = None, **sizes: Any) -> Ancestry:
     """Return an ancestry model with random weights.
 
     By default it is a ViT of 3 layers, width 32 and 2 heads for images of 16 pixels. A model of
@@ -148,7 +150,7 @@ def tiny_ancestry(seed: int = 0, spec: Spec | None = None, **sizes: Any) -> Ance
         std=halves,
         tokenizer=fingerprint_tokenizer(files),
     )
-    return Ancestry(record=record, state=initial(spec, seed, "fan_in"), files=files)
+    return Ancestry(record=record, state=initialise(spec, seed, "fan_in"), files=files)
 
 
 def _write_tokenizer(words: int) -> str:
@@ -225,7 +227,7 @@ class _Opener:
         return TinySplit(torch.from_numpy(images), labels)
 
 
-def tiny_task(name: str = "tiny", classes: int = 3, image_size: int = 16) -> Task:
+def make_tiny_task(name: str = "tiny", classes: int = 3, image_size: int = 16) -> Task:
     """Return a classification task in memory: 48 training, 12 validation and 12 test images.
 
     With an image size of 0 it is a task of texts.

@@ -16,7 +16,7 @@ from learngene_zoo.families.family import load_family
 from learngene_zoo.families.spec import Spec, TextSpec
 from learngene_zoo.method.contract import Extractor, Method
 from learngene_zoo.pretrained.ancestry import Ancestry
-from learngene_zoo.settings import from_json, settings_of, to_json
+from learngene_zoo.settings import from_json, list_settings, to_json
 from learngene_zoo.tasks import catalogue
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.testing.expansion import check_family, check_members, check_sizes
@@ -31,10 +31,10 @@ from learngene_zoo.testing.extraction import (
 )
 from learngene_zoo.testing.laws import (
     describe,
-    law,
+    make_tiny_ancestry,
+    make_tiny_task,
     report_broken_promise,
-    tiny_ancestry,
-    tiny_task,
+    require,
 )
 
 
@@ -66,7 +66,7 @@ def check_method(
         has_tasks = extractor.needs_tasks()
     with report_broken_promise(method, "its families are known"):
         first, *other_models = [
-            tiny_ancestry(spec=spec)
+            make_tiny_ancestry(spec=spec)
             for name in method.families
             for spec in load_family(name).examples
         ]
@@ -74,12 +74,12 @@ def check_method(
         Case(
             method=method,
             extractor=extractor,
-            ancestries=_ancestries(method, ancestry_model),
-            tasks=_tasks(method, tasks, ancestry_model.spec) if has_tasks else [],
+            ancestries=_make_ancestries(method, ancestry_model),
+            tasks=_choose_tasks(method, tasks, ancestry_model.spec) if has_tasks else [],
         )
         for ancestry_model in ([first, *other_models] if ancestry is None else [ancestry])
     ]
-    with _openable([task for case in cases for task in case.tasks]):
+    with _make_openable([task for case in cases for task in case.tasks]):
         check_whole(cases[0])
         for case in cases[1:]:
             check_shape(case)
@@ -99,7 +99,7 @@ def check_adapted_presets(method: Method, ancestry: Ancestry | None) -> None:
     for name, preset in method.presets.items():
         with report_broken_promise(method, f"adapt takes the preset {name}"):
             adapted = preset.adapt(specs)
-        law(
+        require(
             type(adapted) is type(preset),
             method,
             f"has an adapt that makes {type(adapted).__name__} of the preset {name}",
@@ -108,23 +108,23 @@ def check_adapted_presets(method: Method, ancestry: Ancestry | None) -> None:
 
 def check_settings(method: Method) -> None:
     """Check that settings are fields, survive JSON, and shadow no option of the command line."""
-    taken_names = common_options(method)
+    taken_names = list_common_options(method)
     for part, settings in (("extractor", method.extractor), ("expander", method.expander)):
         for fault in _list_lost_settings(settings):
-            law(
+            require(
                 False,
                 method,
                 f"has a class of its {part} with a value that is not a setting: {fault}",
             )
-        shadows = sorted({setting.name for setting in settings_of(settings)} & taken_names)
-        law(
+        shadows = sorted({setting.name for setting in list_settings(settings)} & taken_names)
+        require(
             not shadows,
             method,
             f"has a setting of its {part} that shadows the common option {', '.join(shadows)}",
         )
         again = from_json(type(settings), to_json(settings), part)
         is_equal = again == settings
-        law(
+        require(
             is_equal,
             method,
             f"has settings of its {part} that do not survive JSON: {settings} became {again}",
@@ -165,7 +165,7 @@ WIDE = 16  # times the first example's width and heads, in `check_adapted_preset
 _PLAIN = (bool, int, float, str, Path, tuple, type(None))  # the types of settings
 
 
-def common_options(method: Method) -> set[str]:
+def list_common_options(method: Method) -> set[str]:
     """Return the names of the command line's options in commands with a method's settings."""
     commands = (
         main.main,
@@ -211,7 +211,7 @@ def check_shape(case: Case) -> None:
 
 
 @contextmanager
-def _openable(tasks: Sequence[Task]) -> Iterator[None]:
+def _make_openable(tasks: Sequence[Task]) -> Iterator[None]:
     """Put these tasks into the catalogue within, as an expander may open its learngene's data."""
     data, named = {task.name: task for task in tasks}, catalogue._open_named
     with mock.patch.object(
@@ -220,14 +220,14 @@ def _openable(tasks: Sequence[Task]) -> Iterator[None]:
         yield
 
 
-def _ancestries(method: Method, first: Ancestry) -> list[Ancestry]:
+def _make_ancestries(method: Method, first: Ancestry) -> list[Ancestry]:
     """Return the minimum number of ancestry models.
 
     Each additional one has different weights and one more head than the one before.
     """
     spec, count = first.spec, method.ancestries[0]
     wider = [
-        tiny_ancestry(
+        make_tiny_ancestry(
             more, spec, heads=spec.heads + more, width=spec.width + more * spec.head_width
         )
         for more in range(1, count)
@@ -235,10 +235,10 @@ def _ancestries(method: Method, first: Ancestry) -> list[Ancestry]:
     return [first, *wider][:count]
 
 
-def _tasks(method: Method, tasks: Sequence[Task] | None, spec: Spec) -> list[Task]:
+def _choose_tasks(method: Method, tasks: Sequence[Task] | None, spec: Spec) -> list[Task]:
     """Return the given tasks, or tiny ones of images or texts, as the model takes."""
     if tasks is not None:
         return list(tasks)
     kind, size = ("texts", 0) if isinstance(spec, TextSpec) else ("tiny", 16)
-    made = [tiny_task(f"{kind}-a", image_size=size), tiny_task(f"{kind}-b", 4, size)]
+    made = [make_tiny_task(f"{kind}-a", image_size=size), make_tiny_task(f"{kind}-b", 4, size)]
     return made[: {"none": 0, "one": 1, "many": 2}[method.tasks]]

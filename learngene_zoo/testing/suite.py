@@ -14,7 +14,7 @@ from learngene_zoo.tasks import catalogue
 from learngene_zoo.tasks.catalogue import Suite
 from learngene_zoo.tasks.task import SPLITS, Entry, Split, Task
 from learngene_zoo.tasks.transforms import check_samples
-from learngene_zoo.testing.laws import law, report_broken_law, report_broken_promise
+from learngene_zoo.testing.laws import report_broken_law, report_broken_promise, require
 
 # A colon would make a name a reference to the user's own data, a slash a path.
 NAME = re.compile(r"\w[\w.-]*")
@@ -22,7 +22,7 @@ MAX_IMAGES = 12  # that are read of each split
 COLD = """
 import sys
 from learngene_zoo.tasks import catalogue
-catalogue.suite(sys.argv[1])
+catalogue.find_suite(sys.argv[1])
 print(*sorted({"torch", "timm", "numpy", "datasets"} & set(sys.modules)))
 """
 
@@ -57,10 +57,10 @@ def check_registration(suite: Suite) -> None:
     Its names must be valid.
     """
     with report_broken_law(suite, "is not registered (is its package installed?)", ZooError):
-        registered = catalogue.suite(suite.name)
-    law(registered == suite, suite, f"is registered as another object: {registered}")
+        registered = catalogue.find_suite(suite.name)
+    require(registered == suite, suite, f"is registered as another object: {registered}")
     for name in (suite.name, *(entry.name for entry in suite.entries)):
-        law(
+        require(
             bool(NAME.fullmatch(name)),
             suite,
             f"has the name {name!r}; expected letters, digits, '_', '-' and '.'",
@@ -69,12 +69,12 @@ def check_registration(suite: Suite) -> None:
     result = subprocess.run(
         [sys.executable, "-c", COLD, suite.name], env=environment, capture_output=True, text=True
     )
-    law(
+    require(
         result.returncode == 0,
         suite,
         f"cannot be loaded in a process of its own: {result.stderr[-500:]}",
     )
-    law(
+    require(
         not result.stdout.strip(),
         suite,
         f"imports {result.stdout.strip()} when it is listed; import it in `open`",
@@ -85,22 +85,22 @@ def check_task(suite: Suite, entry: Entry, task: Task) -> None:
     """Check that a task agrees with its entry, and that samples depend on split and index alone."""
     for field in ("name", "title", "kind", "classes", "image_size", "flip", "metric"):
         got, listed = getattr(task, field), getattr(entry, field)
-        law(
+        require(
             got == listed,
             suite,
             f"lists {entry.name} with {field}={listed!r}, and the opened task has {got!r}",
         )
     sized = dict(task.sizes) == dict(entry.sizes)
-    law(sized, suite, f"lists {entry.name} with {entry.sizes}, and it has {task.sizes}")
+    require(sized, suite, f"lists {entry.name} with {entry.sizes}, and it has {task.sizes}")
     names = task.class_names
-    law(
+    require(
         len(set(names)) == len(names) == task.classes,
         suite,
         f"does not give {entry.name} {task.classes} class names",
     )
     first = [_check_split(suite, task, name) for name in SPLITS]
     contents = {content for contents in first for content in contents}
-    law(
+    require(
         len(contents) > 1, suite, f"shows the same {task.sample_noun} in all splits of {entry.name}"
     )
 
@@ -111,14 +111,16 @@ def _check_split(suite: Suite, task: Task, name: str) -> list[bytes]:
     with report_broken_promise(suite, "every split opens, and knows its labels", label):
         split = task.split(name)
         labels, count = np.asarray(split.labels), len(split)
-    law(
+    require(
         count == len(labels) == task.sizes[name],
         suite,
         f"promises {task.sizes[name]} {task.sample_noun}s in {label}",
     )
-    law(labels.dtype == np.int64, suite, f"has labels of type {labels.dtype} in {label}, not int64")
+    require(
+        labels.dtype == np.int64, suite, f"has labels of type {labels.dtype} in {label}, not int64"
+    )
     outside = labels[(labels < 0) | (labels >= task.classes)]
-    law(
+    require(
         not len(outside),
         suite,
         f"has the label {outside[:1]} in {label}, which has {task.classes} classes",
@@ -126,22 +128,24 @@ def _check_split(suite: Suite, task: Task, name: str) -> list[bytes]:
     indices = sorted({*range(min(MAX_IMAGES, count)), count - 1})
     if task.is_text:
         return _check_texts(suite, split, indices, label)
-    before = _random_state()
+    before = _get_random_state()
     with report_broken_promise(suite, "every image of a split can be read", label):
         samples = check_samples(split.__getitems__(indices), task, indices)
-    law(before == _random_state(), suite, f"draws from the global random state to read {label}")
+    require(
+        before == _get_random_state(), suite, f"draws from the global random state to read {label}"
+    )
     for image in samples.images:
         fine = (
             image.dtype == torch.uint8 and image.ndim == 3 and image.shape[0] in (1, task.channels)
         )
-        law(
+        require(
             fine,
             suite,
             f"has an image of {image.dtype} {tuple(image.shape)} in {label}, not of uint8 (C, H, "
             "W)",
         )
     for mask in () if samples.masks is None else samples.masks:
-        law(
+        require(
             mask.dtype == torch.uint8, suite, f"has a mask of {mask.dtype} in {label}, not of uint8"
         )
     with report_broken_promise(
@@ -154,7 +158,7 @@ def _check_split(suite: Suite, task: Task, name: str) -> list[bytes]:
         torch.equal(first, other)
         for first, other in zip(samples.images, list(again.images)[::-1], strict=True)
     )
-    law(
+    require(
         equal,
         suite,
         f"has an image in {label} that changes with the order of reading or in another process",
@@ -164,21 +168,23 @@ def _check_split(suite: Suite, task: Task, name: str) -> list[bytes]:
 
 def _check_texts(suite: Suite, split: Split, indices: list[int], label: str) -> list[bytes]:
     """Check the texts of a split and return their contents."""
-    before = _random_state()
+    before = _get_random_state()
     with report_broken_promise(suite, "every text of a split can be read", label):
         texts = split.__getitems__(indices)
-    law(before == _random_state(), suite, f"draws from the global random state to read {label}")
+    require(
+        before == _get_random_state(), suite, f"draws from the global random state to read {label}"
+    )
     parts = [text if isinstance(text, tuple) else (text,) for text in texts]
     fine = all(
         len(part) in (1, 2) and all(isinstance(text, str) and text.strip() for text in part)
         for part in parts
     )
-    law(fine, suite, f"has samples in {label} that are neither a text nor a pair of texts")
+    require(fine, suite, f"has samples in {label} that are neither a text nor a pair of texts")
     with report_broken_promise(
         suite, "a split can be read in another process, in any order", label
     ):
         again = pickle.loads(pickle.dumps(split)).__getitems__(indices[::-1])
-    law(
+    require(
         again[::-1] == texts,
         suite,
         f"has a text in {label} that changes with the order of reading or in another process",
@@ -186,6 +192,6 @@ def _check_texts(suite: Suite, split: Split, indices: list[int], label: str) -> 
     return [repr(part).encode() for part in parts]
 
 
-def _random_state() -> bytes:
+def _get_random_state() -> bytes:
     """Return the global states of torch's and numpy's generators."""
     return torch.get_rng_state().numpy().tobytes() + pickle.dumps(np.random.get_state())

@@ -16,11 +16,17 @@ import torch
 
 from learngene_zoo.artifacts.descendant import Descendant
 from learngene_zoo.errors import TrainingFailed, Unavailable
-from learngene_zoo.families.tensors import example_inputs
+from learngene_zoo.families.tensors import make_example_inputs
 from learngene_zoo.pretrained.timm_model import TimmModel
-from learngene_zoo.runs.cache import once
+from learngene_zoo.runs.cache import compute_once
 from learngene_zoo.runs.progress import say
-from learngene_zoo.runs.run import Run, describe_machine, gather_values, open_device, world
+from learngene_zoo.runs.run import (
+    Run,
+    describe_machine,
+    gather_values,
+    get_world_size,
+    open_device,
+)
 from learngene_zoo.settings import Json, Recipe
 from learngene_zoo.storage import StateDict
 from learngene_zoo.tasks.loader import Batch
@@ -28,7 +34,7 @@ from learngene_zoo.tasks.splits import ensure_validation
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.training.distillation import Distillation
 from learngene_zoo.training.fit import fit
-from learngene_zoo.training.objectives import metric_for, objective_for
+from learngene_zoo.training.objectives import choose_metric, make_objective
 
 CPU_BATCH_SIZE = 64  # memory is not the limit on a CPU
 MAX_BATCH_SIZE = 1024  # larger batches need other learning rates
@@ -70,7 +76,7 @@ def resolve_auto(
     record: dict[str, Json] = {}
     quiet = replace(run, lines=False, progress=False, tracker=None)
     if "batch_size" in names:
-        record_of_size = once(
+        record_of_size = compute_once(
             quiet.part("batch-size"),
             "finetune.batch_size",
             find_batch_size,
@@ -84,7 +90,7 @@ def resolve_auto(
         task = ensure_validation(task)
 
         def measure(rate: float) -> float | None:
-            part = once(
+            part = compute_once(
                 quiet.part(f"lr/{rate:g}"),
                 "finetune.lr",
                 measure_rate,
@@ -152,7 +158,7 @@ def measure_rate(
         ]
     except TrainingFailed:
         return {}, {"value": None}
-    return {}, {"value": metrics[f"validation_{metric_for(task).name}"]}
+    return {}, {"value": metrics[f"validation_{choose_metric(task).name}"]}
 
 
 def find_batch_size(
@@ -164,10 +170,10 @@ def find_batch_size(
     run: Run,
 ) -> tuple[StateDict, dict[str, Json]]:
     """Return the largest batch size of a step over all processes; on a CPU a fixed one."""
-    device, factor = open_device(run), math.lcm(recipe.accumulate, world())
+    device, factor = open_device(run), math.lcm(recipe.accumulate, get_world_size())
     if device.type != "cuda":
         return {}, {"batch_size": max(CPU_BATCH_SIZE - CPU_BATCH_SIZE % factor, factor)}
-    most = max(1, min(MAX_BATCH_SIZE, recipe.images or task.sizes["train"]) // world())
+    most = max(1, min(MAX_BATCH_SIZE, recipe.images or task.sizes["train"]) // get_world_size())
     size = min(
         gather_values(
             find_largest(
@@ -175,7 +181,7 @@ def find_batch_size(
             )
         )
     )
-    global_size = size * world()
+    global_size = size * get_world_size()
     return {}, {"batch_size": max(global_size - global_size % factor, factor)}
 
 
@@ -206,13 +212,13 @@ def _fits(
 ) -> bool:
     """Return whether a training step with this many images leaves a tenth of the memory free."""
     model: Any = start.model()
-    objective = objective_for(task, model, recipe, 0)
+    objective = make_objective(task, model, recipe, 0)
     if distillation is not None:
         objective = distillation(objective, model)
     objective.to(device).train()
     optimizer = torch.optim.AdamW(objective.parameters(), lr=0.0)
     kind = torch.float16 if run.precision == "fp16" else torch.bfloat16
-    pictures = example_inputs(start.input_format, images, device)
+    pictures = make_example_inputs(start.input_format, images, device)
     shape = (images, *pictures.shape[-2:]) if task.dense else (images,)
     labels = torch.zeros(shape, dtype=torch.int64, device=device)
     attributes = (

@@ -28,7 +28,7 @@ from learngene_zoo.errors import BadFile, Refused, TrainingFailed
 from learngene_zoo.ownership import remove_draft, remove_marked
 from learngene_zoo.settings import Json, from_json
 from learngene_zoo.storage import StateDict, Tensors, read_json, write_json, write_tensors
-from learngene_zoo.text import printable
+from learngene_zoo.text import escape_controls
 
 if TYPE_CHECKING:
     from timm.utils import ModelEmaV3
@@ -76,21 +76,23 @@ def save(folder: Path, checkpoint: Checkpoint) -> None:
         write_tensors(draft / TENSORS, flat)
         record = {"format": FORMAT, "step": checkpoint.step, "training": dict(checkpoint.training)}
         write_json(draft / RECORD, {**record, "scaler": dict(checkpoint.scaler)})
-    for other in _folders(folder):
+    for other in _iterate_folders(folder):
         if other != path:
             remove_marked(other)
 
 
-def newest(folder: Path, training: Mapping[str, Json]) -> Checkpoint | None:
+def load_newest(folder: Path, training: Mapping[str, Json]) -> Checkpoint | None:
     """Return the newest checkpoint that is complete and valid, or None.
 
     Raises `Refused` if it belongs to another training.
     """
-    for path in sorted(_folders(folder), key=_step_of, reverse=True):
+    for path in sorted(_iterate_folders(folder), key=_step_of, reverse=True):
         try:
             checkpoint = _read(path)
         except BadFile as error:
-            log.warning("a checkpoint that cannot be read is skipped: %s", printable(str(error)))
+            log.warning(
+                "a checkpoint that cannot be read is skipped: %s", escape_controls(str(error))
+            )
             continue
         if dict(checkpoint.training) != dict(training):
             raise Refused(
@@ -102,9 +104,9 @@ def newest(folder: Path, training: Mapping[str, Json]) -> Checkpoint | None:
     return None
 
 
-def newest_step(folder: Path) -> int:
+def find_newest_step(folder: Path) -> int:
     """Return the step of the newest checkpoint, valid or not; 0 if there is none."""
-    return max(map(_step_of, _folders(folder)), default=0)
+    return max(map(_step_of, _iterate_folders(folder)), default=0)
 
 
 def _name_parameters(training: Mapping[str, Json]) -> str:
@@ -131,7 +133,7 @@ def _read(place: Path) -> Checkpoint:
 
 def forget(folder: Path) -> None:
     """Remove all checkpoints and their drafts."""
-    for path in _folders(folder):
+    for path in _iterate_folders(folder):
         remove_marked(path)
     forget_drafts(folder)
 
@@ -143,7 +145,7 @@ def forget_drafts(folder: Path) -> None:
             remove_draft(path)
 
 
-def _folders(folder: Path) -> Iterator[Path]:
+def _iterate_folders(folder: Path) -> Iterator[Path]:
     return iter(
         [path for path in folder.glob(f"{PREFIX}*") if path.is_dir() and _step_of(path) >= 0]
     )

@@ -1,9 +1,10 @@
 """Distillation: a student learns from labels and from the outputs of a frozen teacher.
 
 `Distilled` is the objective of all these trainings. It compares student and teacher by a function:
-`logits_loss` compares logits, `TokenLoss` tokens. Methods may compare other features, which
-`record_features` records in forward passes that are computed anyway. `teacher_for` makes a teacher
-from an ancestry model, `teacher_named` opens any other classifier, and `guide` freezes either.
+`make_logits_loss` compares logits, `TokenLoss` tokens. Methods may compare other features, which
+`record_features` records in forward passes that are computed anyway. `train_teacher` makes a
+teacher from an ancestry model, `open_teacher` opens any other classifier, and `guide` freezes
+either.
 
 Shapes: B images, N tokens, D width, K classes. In logits of dense models K comes last, after the
 patches.
@@ -33,12 +34,12 @@ from learngene_zoo.families.forward import (
 from learngene_zoo.families.spec import TextSpec, require_pictures
 from learngene_zoo.families.text_format import TextFormat, Tokens
 from learngene_zoo.pretrained.timm_model import open_model
-from learngene_zoo.runs.cache import once
+from learngene_zoo.runs.cache import compute_once
 from learngene_zoo.runs.run import Run, open_device
 from learngene_zoo.settings import Recipe
 from learngene_zoo.storage import StateDict
 from learngene_zoo.tasks.splits import ensure_validation
-from learngene_zoo.text import shell_word
+from learngene_zoo.text import quote_word
 from learngene_zoo.training.evaluate import check_head
 from learngene_zoo.training.heads import initialise_head
 from learngene_zoo.training.objectives import count_terms
@@ -243,12 +244,12 @@ def record_features(model: Model, blocks: Collection[int] = ()) -> Iterator[Feat
         yield features
 
 
-def logits_loss(softness: Softness = "soft", temperature: float = 1.0) -> FeatureLoss:
+def make_logits_loss(softness: Softness = "soft", temperature: float = 1.0) -> FeatureLoss:
     """Return a loss `{"distillation": scalar}`, the mean over images (and patches).
 
     It is computed in single precision.
 
-        soft  `divergence` of the two distributions at this temperature
+        soft  `compute_divergence` of the two distributions at this temperature
         hard  cross-entropy with the teacher's most probable class
 
     The loss raises `WrongCall` for logits of other shapes, as dense models of other patches have.
@@ -262,7 +263,7 @@ def logits_loss(softness: Softness = "soft", temperature: float = 1.0) -> Featur
                 f" {tuple(student.shape)}; choose a teacher with the same classes and patches"
             )
         if softness == "soft":
-            return {"distillation": divergence(student, teacher, temperature)}
+            return {"distillation": compute_divergence(student, teacher, temperature)}
         classes_N = teacher.flatten(0, -2).argmax(dim=-1)
         return {"distillation": functional.cross_entropy(student.flatten(0, -2), classes_N)}
 
@@ -332,13 +333,13 @@ class TokenLoss(nn.Module):
         if target.masks:
             is_word_BN = target.masks[0].bool()
             words_RD = self.patches(given.tokens[is_word_BN])
-            return {"tokens": whitened_distance(words_RD, target.tokens[is_word_BN])}
+            return {"tokens": measure_whitened_distance(words_RD, target.tokens[is_word_BN])}
         patches, first = split_tokens(given.tokens, self.student)
         target_patches, token = split_tokens(target.tokens, self.teacher)
-        loss = whitened_distance(self.patches(patches), target_patches)
+        loss = measure_whitened_distance(self.patches(patches), target_patches)
         if self.whole is not None:
             answer = first if self.student.class_token else patches.mean(dim=1)
-            loss = loss + whitened_distance(self.whole(answer), token)
+            loss = loss + measure_whitened_distance(self.whole(answer), token)
         return {"tokens": loss}
 
     def count_terms(self, batch: Batch) -> dict[str, torch.Tensor]:
@@ -362,7 +363,7 @@ def split_tokens(tokens_BND: torch.Tensor, spec: Spec) -> tuple[torch.Tensor, to
     return tokens_BND[:, spec.prefix_tokens :], tokens_BND[:, 0]
 
 
-def whitened_distance(given: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+def measure_whitened_distance(given: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     """Return the mean smooth L1 distance to the target, each of whose vectors is normalised.
 
     It is computed in single precision.
@@ -371,7 +372,7 @@ def whitened_distance(given: torch.Tensor, target: torch.Tensor) -> torch.Tensor
     return functional.smooth_l1_loss(given.float(), whitened, beta=2.0)
 
 
-def divergence(
+def compute_divergence(
     student: torch.Tensor,
     teacher: torch.Tensor,
     temperature: float = 1.0,
@@ -452,7 +453,7 @@ def check_tokenizers(teacher: Any, student: Any) -> None:
         )
 
 
-def teacher_named(
+def open_teacher(
     source: str, task: Task, run: Run
 ) -> tuple[Descendant | TimmModel, dict[str, Any]]:
     """Open any classifier as a teacher; return it with its source and identity.
@@ -469,14 +470,14 @@ def teacher_named(
     try:
         check_head(teacher, task)
     except WrongCall as error:
-        tuned = f"lgzoo finetune {shell_word(source)} --task {shell_word(task.name)} -o teacher"
+        tuned = f"lgzoo finetune {quote_word(source)} --task {quote_word(task.name)} -o teacher"
         raise WrongCall(
             f"the teacher {source} does not fit the task: {error} (`{tuned}`), then use ./teacher"
         ) from error
     return teacher, {"source": source, "identity": teacher.identity}
 
 
-def teacher_for(
+def train_teacher(
     ancestry: Ancestry, task: Task, recipe: Recipe, run: Run
 ) -> tuple[Descendant, dict[str, Any]]:
     """Return the ancestry model with a head for the task, and the metrics of its fine-tuning.
@@ -505,7 +506,7 @@ def teacher_for(
     start = model.for_task(task.name, task.class_names, seed=part.seed, dense=task.dense)
     keeps_head = not ancestry.class_names and start.spec == model.spec
     inputs = (start, task, keeps_head)
-    tuned = once(part, "distillation.tuned_teacher", _tune_teacher, recipe, inputs)
+    tuned = compute_once(part, "distillation.tuned_teacher", _tune_teacher, recipe, inputs)
     return start.with_state(dict(tuned.state)), dict(tuned.record)
 
 

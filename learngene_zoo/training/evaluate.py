@@ -21,14 +21,14 @@ from learngene_zoo.families.spec import InputFormat
 from learngene_zoo.families.text_format import TextFormat
 from learngene_zoo.runs.progress import report_activity
 from learngene_zoo.runs.run import Run, gather_values, join, open_device
-from learngene_zoo.text import shell_word
+from learngene_zoo.text import quote_word
 from learngene_zoo.training.objectives import (
     Accuracy,
     Confusion,
     MeanIoU,
     Metric,
-    evaluation_batch_size,
-    metric_for,
+    choose_batch_size,
+    choose_metric,
 )
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def check_head(model: Classifier, task: Task, which: str = "the model", named: s
         which: the model in messages.
         named: the model in the command line that messages suggest.
     """
-    train = f"train it first: lgzoo finetune {named}--task {shell_word(task.name)}"
+    train = f"train it first: lgzoo finetune {named}--task {quote_word(task.name)}"
     if model.dense != task.dense:
         each = {True: "pixel", False: "image"}
         raise WrongCall(
@@ -126,7 +126,14 @@ def evaluate(
         BadData: for an empty split.
     """
     (judged,) = evaluate_each(
-        _alone(model), model, task, split, input_format, run, batch_size=batch_size, images=images
+        _wrap_alone(model),
+        model,
+        task,
+        split,
+        input_format,
+        run,
+        batch_size=batch_size,
+        images=images,
     )
     return judged.evaluation
 
@@ -154,10 +161,10 @@ def judge(
     model: nn.Module, task: Task, split: str, input_format: InputFormat | TextFormat, run: Run
 ) -> Judged:
     """Evaluate a model as `evaluate` does, and return the rows of all images too."""
-    return evaluate_each(_alone(model), model, task, split, input_format, run)[0]
+    return evaluate_each(_wrap_alone(model), model, task, split, input_format, run)[0]
 
 
-def _alone(model: nn.Module) -> Callable[[torch.Tensor], tuple[torch.Tensor]]:
+def _wrap_alone(model: nn.Module) -> Callable[[torch.Tensor], tuple[torch.Tensor]]:
     return lambda inputs: (compute_logits(model, inputs),)
 
 
@@ -183,10 +190,10 @@ def evaluate_each(
     """
     from learngene_zoo.tasks.loader import Loader
 
-    metric, counted = metric_for(task), MeanIoU(task.classes) if task.dense else Answers()
+    metric, counted = choose_metric(task), MeanIoU(task.classes) if task.dense else Answers()
     device = open_device(run)
     join(run.device_name)
-    size = batch_size or evaluation_batch_size(metric, input_format)
+    size = batch_size or choose_batch_size(metric, input_format)
     loader = Loader(
         task,
         split,
@@ -199,7 +206,7 @@ def evaluate_each(
     model.to(device)
     marks: list[tuple[int, int, bool, list[int]]] = []  # answer, index, finite, row
     with (
-        evaluation_mode(model, device, run),
+        use_evaluation_mode(model, device, run),
         report_activity(f"evaluating on {task.name}", loader.steps) as activity,
     ):
         for activity.num_done, batch in enumerate(loader.epoch(0)):
@@ -214,16 +221,18 @@ def evaluate_each(
     every = sorted(mark for part in gather_values(marks) for mark in part)
     if not every:
         raise BadData(f"the split {split} of {task.name} has no {task.sample_noun}s")
-    predictions = [rows_in(task.name, [*group]) for _, group in groupby(every, key=itemgetter(0))]
+    predictions = [
+        collect_rows(task.name, [*group]) for _, group in groupby(every, key=itemgetter(0))
+    ]
     return tuple(_make_judged(task, split, metric, rows_NR) for rows_NR in predictions)
 
 
 def _make_judged(task: Task, split: str, metric: Metric, rows_NR: np.ndarray) -> Judged:
-    evaluation = summary(task.name, split, metric, rows_of_metric(metric, rows_NR))
+    evaluation = summarise_rows(task.name, split, metric, convert_rows(metric, rows_NR))
     return Judged(replace(evaluation, is_text=task.is_text), rows_NR)
 
 
-def rows_of_metric(metric: Metric, rows_NR: np.ndarray) -> np.ndarray:
+def convert_rows(metric: Metric, rows_NR: np.ndarray) -> np.ndarray:
     """Return the rows of a metric from those of `Answers`; the rows of mIoU are unchanged."""
     if isinstance(metric, MeanIoU):
         return rows_NR
@@ -233,7 +242,7 @@ def rows_of_metric(metric: Metric, rows_NR: np.ndarray) -> np.ndarray:
 
 
 @contextmanager
-def evaluation_mode(model: nn.Module, device: torch.device, run: Run) -> Iterator[None]:
+def use_evaluation_mode(model: nn.Module, device: torch.device, run: Run) -> Iterator[None]:
     """Use eval mode, no gradients and the run's precision in this context.
 
     The modes of all modules of the model are restored afterwards.
@@ -250,7 +259,7 @@ def evaluation_mode(model: nn.Module, device: torch.device, run: Run) -> Iterato
             module.training = mode
 
 
-def rows_in(task: str, marks: Sequence[tuple[int, int, bool, list[int]]]) -> np.ndarray:
+def collect_rows(task: str, marks: Sequence[tuple[int, int, bool, list[int]]]) -> np.ndarray:
     """Return the rows of all images, int64 (N, R).
 
     `marks` have for each image the number of the model, the index, whether its outputs are finite,
@@ -264,7 +273,7 @@ def rows_in(task: str, marks: Sequence[tuple[int, int, bool, list[int]]]) -> np.
     return np.array([row for *_, row in marks])
 
 
-def summary(
+def summarise_rows(
     task: str, split: str, metric: Metric, rows_NR: np.ndarray, resolution: Resolution = "resized"
 ) -> Evaluation:
     """Return the evaluation for the rows of all images.

@@ -11,9 +11,9 @@ import numpy as np
 from torch import nn
 
 from learngene_zoo.artifacts.descendant import Descendant
-from learngene_zoo.artifacts.records import versions
+from learngene_zoo.artifacts.records import list_versions
 from learngene_zoo.errors import TrainingFailed, WrongCall
-from learngene_zoo.families.tensors import state_of
+from learngene_zoo.families.tensors import get_state_dict
 from learngene_zoo.pretrained.timm_model import TimmModel
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
@@ -23,7 +23,7 @@ from learngene_zoo.tasks.task import Task
 from learngene_zoo.text import count_noun
 from learngene_zoo.training.evaluate import evaluate
 from learngene_zoo.training.loop import Step, train
-from learngene_zoo.training.objectives import CLASS_LOSS, objective_for, training_images
+from learngene_zoo.training.objectives import CLASS_LOSS, load_training_images, make_objective
 
 if TYPE_CHECKING:
     from learngene_zoo.families.spec import InputFormat
@@ -74,7 +74,7 @@ def fit(
         "training_images": loader.images,
         "epochs": recipe.epochs,
     }
-    return with_trained_weights(start, model, task, recipe, run, metrics)
+    return copy_trained_weights(start, model, task, recipe, run, metrics)
 
 
 def prepare_training(
@@ -91,11 +91,11 @@ def prepare_training(
             f" for {start.classes} per {each[start.dense]}; `Descendant.for_task` builds it"
         )
     model: Any = start.model()
-    objective = objective_for(task, model, recipe, derive_seed(run.seed, "attributes"))
-    return model, objective, training_images(task, start.input_format, recipe, run)
+    objective = make_objective(task, model, recipe, derive_seed(run.seed, "attributes"))
+    return model, objective, load_training_images(task, start.input_format, recipe, run)
 
 
-def with_trained_weights(
+def copy_trained_weights(
     start: M, model: nn.Module, task: Task, recipe: Recipe, run: Run, metrics: Mapping[str, Json]
 ) -> M:
     """Return `start` with the weights of `model` and the record of its training.
@@ -116,13 +116,13 @@ def with_trained_weights(
     }
     return replace(
         start,
-        state=state_of(model),
+        state=get_state_dict(model),
         task=task.name,
         class_names=task.class_names,
         provenance={
             **how,
             "metrics": metrics,
-            "versions": versions(),
+            "versions": list_versions(),
             "trained_on": to_json(task.record),
             **({"pairs": has_pairs(task)} if task.is_text else {}),
         },

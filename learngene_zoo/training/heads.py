@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from learngene_zoo.families.family import table_of
+from learngene_zoo.families.family import get_table
 from learngene_zoo.families.forward import compute_logits, find_classifier, spread_pooled
-from learngene_zoo.runs.cache import once
+from learngene_zoo.runs.cache import compute_once
 from learngene_zoo.runs.run import gather_values, open_device
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import Json, Recipe
@@ -78,7 +78,7 @@ def initialise_head(start: M, task: Task, recipe: Recipe, run: Run) -> tuple[M, 
         images = max(1, min(images, MAX_PATCHES // count_patches(start.model())))
     seed = derive_seed(run.seed, "data")  # the images that the training will see
     augment = "none" if task.dense or task.is_text else recipe.augment
-    part = once(
+    part = compute_once(
         run.part("head"),
         "finetune.head",
         _fit_part,
@@ -312,5 +312,5 @@ def has_trained_head(model: Descendant | TimmModel, task: Task) -> bool:
     if not isinstance(model, Descendant):
         return model.class_names == tuple(task.class_names)
     is_kept = model.has_head_for(task.name, task.class_names, dense=task.dense)
-    head = {name for name in model.state if table_of(model.spec).is_head(name)}
+    head = {name for name in model.state if get_table(model.spec).is_head(name)}
     return is_kept and bool(head) and (head <= model.inherited or "trained_on" in model.provenance)

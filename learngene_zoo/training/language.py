@@ -24,11 +24,11 @@ from torch import nn
 from torch.nn import functional
 
 from learngene_zoo.errors import BadData, Unavailable, WrongCall
-from learngene_zoo.families.family import table_of
+from learngene_zoo.families.family import get_table
 from learngene_zoo.families.forward import compute_tokens
 from learngene_zoo.families.spec import TextSpec
 from learngene_zoo.families.text_format import TEXT_EXTRA, TextFormat, Tokens
-from learngene_zoo.runs.run import Run, open_device, rank, world
+from learngene_zoo.runs.run import Run, get_world_size, open_device, rank
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.tasks.loader import Batch
 from learngene_zoo.tasks.texts.encoding import Encoder, Text
@@ -144,10 +144,10 @@ class BlockBatches:
                 f"the texts fill {self.images} blocks of {form.tokens} tokens, fewer than a batch"
                 f" of {batch_size}; give more texts, or set a smaller --batch-size"
             )
-        if batch_size % world():
+        if batch_size % get_world_size():
             raise WrongCall(
-                f"a batch of {batch_size} cannot be shared equally among {world()} processes; use"
-                f" a multiple of {world()}"
+                f"a batch of {batch_size} cannot be shared equally among "
+                f"{get_world_size()} processes; use a multiple of {get_world_size()}"
             )
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
@@ -156,11 +156,13 @@ class BlockBatches:
             np.random.PCG64(derive_seed(self.seed, "order", epoch))
         ).permutation(self.images)
         for step in range(start, self.steps):
-            rows = order[step * self.batch_size : (step + 1) * self.batch_size][rank() :: world()]
-            yield as_batch(self.blocks_MN[rows], self.input_format.pad, rows)
+            rows = order[step * self.batch_size : (step + 1) * self.batch_size][
+                rank() :: get_world_size()
+            ]
+            yield make_batch(self.blocks_MN[rows], self.input_format.pad, rows)
 
 
-def as_batch(blocks_BN: np.ndarray, pad: int, rows: np.ndarray) -> Batch:
+def make_batch(blocks_BN: np.ndarray, pad: int, rows: np.ndarray) -> Batch:
     """Return blocks as a batch without labels."""
     ids_BN = torch.from_numpy(blocks_BN)
     texts = Tokens(ids_BN, (ids_BN != pad).long())
@@ -176,7 +178,7 @@ class NextWord(nn.Module):
     def __init__(self, model: Model, spec: TextSpec, label_smoothing: float = 0.0) -> None:
         super().__init__()
         self.model, self.label_smoothing = model, label_smoothing
-        self.embedding = str(table_of(spec).find_parameter("embedding"))
+        self.embedding = str(get_table(spec).find_parameter("embedding"))
 
     def forward(self, batch: Batch) -> dict[str, torch.Tensor]:
         """Return `{"cross_entropy": scalar}`, computed in single precision."""
@@ -211,7 +213,7 @@ def measure_loss(model: Model, spec: TextSpec, blocks_MN: np.ndarray, pad: int, 
     total, words = 0.0, 0
     for start in range(0, len(blocks_MN), EVALUATED):
         part_BN = blocks_MN[start : start + EVALUATED]
-        batch = as_batch(part_BN, pad, np.arange(len(part_BN)))
+        batch = make_batch(part_BN, pad, np.arange(len(part_BN)))
         count = int((part_BN[:, 1:] != pad).sum())
         loss = objective(batch._replace(inputs=batch.inputs.to(device)))[CLASS_LOSS]
         total, words = total + count * float(loss), words + count

@@ -22,25 +22,25 @@ from learngene_zoo.errors import TrainingFailed, WrongCall
 from learngene_zoo.runs.progress import (
     Log,
     check_tracker,
-    epoch_lines,
-    metrics_file,
+    open_metrics_file,
     open_tracker,
-    progress_bar,
+    print_epochs,
     report_activity,
     say,
+    show_progress_bar,
 )
 from learngene_zoo.runs.run import (
     Run,
+    average_losses,
     check_agreed,
+    get_world_size,
     is_first,
-    mean_losses,
     open_accelerator,
     open_device,
     rank,
     share_of_batch,
     sum_counts,
     wait_for_all,
-    world,
 )
 from learngene_zoo.seeds import seed_step
 from learngene_zoo.settings import Recipe, fingerprint, to_json
@@ -91,7 +91,7 @@ Groups = Callable[[nn.Module, Recipe], list[dict[str, Any]]]
 NO_WEIGHT_DECAY = frozenset({"pos_embed", "cls_token", "dist_token", "reg_token", "freqs"})
 
 
-def learning_rate(recipe: Recipe, step: int, steps_per_epoch: int) -> float:
+def compute_learning_rate(recipe: Recipe, step: int, steps_per_epoch: int) -> float:
     """Return the learning rate of a step, a function of its number alone.
 
     It rises linearly over the first W = warmup * steps_per_epoch steps and reaches `lr` at step W.
@@ -116,7 +116,7 @@ def learning_rate(recipe: Recipe, step: int, steps_per_epoch: int) -> float:
     return recipe.min_lr + (recipe.lr - recipe.min_lr) * share
 
 
-def parameter_groups(module: nn.Module, recipe: Recipe) -> list[dict[str, Any]]:
+def make_parameter_groups(module: nn.Module, recipe: Recipe) -> list[dict[str, Any]]:
     """Return AdamW's groups of all trainable parameters.
 
     Matrices are decayed; biases, norms, tokens and positions are not. With `recipe.layer_decay`
@@ -172,7 +172,7 @@ def train(
     recipe: Recipe,
     run: Run,
     *,
-    groups: Groups = parameter_groups,
+    groups: Groups = make_parameter_groups,
     unused: bool = False,
     seconds_between_checkpoints: float = 30.0,
     label: str = "training",
@@ -219,21 +219,21 @@ def train(
             " smaller --batch-size"
         )
     engine = Engine(objective, loader, recipe, run, device, groups, unused, label)
-    with stochastic_depth(objective, recipe.drop_path), ExitStack() as stack:
+    with use_stochastic_depth(objective, recipe.drop_path), ExitStack() as stack:
         steps_done = engine.begin()
         if steps_done:
             say(run, f"{label} resumes after step {steps_done} of {engine.steps}")
         is_interrupted = stack.enter_context(
-            defer_interrupts(run.folder is not None and world() == 1, run.lines)
+            defer_interrupts(run.folder is not None and get_world_size() == 1, run.lines)
         )
         watched = (
-            progress_bar
+            show_progress_bar
             if run.progress or not lines
-            else partial(epoch_lines, epochs=recipe.epochs)
+            else partial(print_epochs, epochs=recipe.epochs)
         )
         bar = watched(run, label, steps_done, engine.steps)
         outlets = (
-            metrics_file(run.folder, steps_done),
+            open_metrics_file(run.folder, steps_done),
             open_tracker(engine.accelerator, run, label),
             bar,
         )
@@ -328,7 +328,7 @@ class Engine:
             folder.mkdir(parents=True, exist_ok=True)
             checkpoints.forget_drafts(folder) if self.run.resume else checkpoints.forget(folder)
         wait_for_all()
-        checkpoint = checkpoints.newest(folder, self.identity) if self.run.resume else None
+        checkpoint = checkpoints.load_newest(folder, self.identity) if self.run.resume else None
         check_agreed(checkpoint.step if checkpoint else 0, "checkpoints")
         return checkpoint
 
@@ -339,7 +339,7 @@ class Engine:
             for number, batch in enumerate(self.loader.epoch(epoch, start=start), start=start + 1):
                 step = epoch * self.loader.steps + number
                 lr, last = (
-                    learning_rate(self.recipe, step, self.loader.steps),
+                    compute_learning_rate(self.recipe, step, self.loader.steps),
                     number == self.loader.steps,
                 )
                 losses = self._step(batch, step, lr)
@@ -379,8 +379,8 @@ class Engine:
         images = len(batch[0])
         if images == 0:
             raise WrongCall(
-                f"a batch of {self.recipe.batch_size} images is too small for {world()} processes;"
-                " set a larger --batch-size"
+                f"a batch of {self.recipe.batch_size} images is too small for {get_world_size()} "
+                "processes; set a larger --batch-size"
             )
         parts = (
             None if part is None else part.to(self.device, non_blocking=True) for part in batch
@@ -389,15 +389,15 @@ class Engine:
         if self.mix is not None:
             batch = self.mix(batch)
         share = share_of_batch(images, self.device)
-        self.shown = round(images * world() / share)
+        self.shown = round(images * get_world_size() / share)
         total: dict[str, torch.Tensor] = {}
         num_terms = sum_counts(count_terms(self.objective, batch))
-        pieces = _pieces(batch, self.recipe.accumulate)
+        pieces = _split_batch(batch, self.recipe.accumulate)
         for i, piece in enumerate(pieces, start=1):
             weight = share * len(piece[0]) / images
             # accelerate averages over processes: hence the factor.
             weights = {
-                name: world() * count / num_terms[name].clamp(min=1)
+                name: get_world_size() * count / num_terms[name].clamp(min=1)
                 for name, count in count_terms(self.objective, piece).items()
             }
             last = i == len(pieces)
@@ -409,7 +409,7 @@ class Engine:
                 self.accelerator.backward(torch.stack(list(losses.values())).sum())
             for name, loss in losses.items():
                 total[name] = total[name] + loss.detach() if name in total else loss.detach()
-        return mean_losses(total, self.device)
+        return average_losses(total, self.device)
 
     def _check_finite(self, losses: dict[str, float], step: int) -> None:
         for name, value in losses.items():
@@ -438,7 +438,7 @@ class Engine:
         """
         started = time.monotonic()
         if self.run.folder is not None and is_first():
-            with suppress(TrainingFailed) if world() > 1 else nullcontext():
+            with suppress(TrainingFailed) if get_world_size() > 1 else nullcontext():
                 checkpoints.save(self.run.folder, self.state.capture(step, self.identity))
         return time.monotonic() - started
 
@@ -451,7 +451,7 @@ class Engine:
         wait_for_all()
 
 
-def _pieces(batch: Any, count: int) -> list[Any]:
+def _split_batch(batch: Any, count: int) -> list[Any]:
     """Split a batch into `count` pieces of nearly equal size, or fewer if it has fewer images.
 
     A field that is None stays None.
@@ -481,7 +481,7 @@ class Forward(nn.Module):
 
 
 @contextmanager
-def stochastic_depth(module: nn.Module, rate: float) -> Iterator[None]:
+def use_stochastic_depth(module: nn.Module, rate: float) -> Iterator[None]:
     """Apply stochastic depth (Huang et al. 2016) to every ViT in `module` within this context.
 
     Block i of L is skipped with probability rate * i / (L - 1). With rate 0 nothing changes. Raises
@@ -490,7 +490,7 @@ def stochastic_depth(module: nn.Module, rate: float) -> Iterator[None]:
     if not rate:
         yield
         return
-    places = list(_places(module, rate))
+    places = list(_find_drop_paths(module, rate))
     if not places:
         raise WrongCall(
             "drop_path needs blocks with drop_path1 and drop_path2, as timm's ViTs have; set it"
@@ -508,7 +508,7 @@ def stochastic_depth(module: nn.Module, rate: float) -> Iterator[None]:
             setattr(block, attribute, layer)
 
 
-def _places(module: nn.Module, rate: float) -> Iterator[tuple[nn.Module, str, float]]:
+def _find_drop_paths(module: nn.Module, rate: float) -> Iterator[tuple[nn.Module, str, float]]:
     """Yield the block, attribute and probability of every `DropPath`.
 
     A layer may contain several blocks (a routed layer contains two).

@@ -25,7 +25,7 @@ from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.forward import compute_logits, compute_pooled, get_classifier
 from learngene_zoo.families.spec import InputFormat
 from learngene_zoo.families.text_format import TextFormat
-from learngene_zoo.intervals import proportion
+from learngene_zoo.intervals import compute_interval
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import Recipe
@@ -47,7 +47,7 @@ MAX_LOGITS = 2**26  # numbers in the logits of a batch: 256 MiB
 MAX_BATCH_TOKENS = 2**15  # in a batch of texts that is evaluated: 64 texts of 512 tokens
 
 
-def training_images(
+def load_training_images(
     task: Task, input_format: InputFormat | TextFormat, recipe: Recipe, run: Run
 ) -> Batches:
     """Return shuffled and augmented batches of a task's training images, or batches of its texts.
@@ -177,7 +177,7 @@ class ClassAndAttributes(nn.Module):
         self.weight = weight
         classifier: Any = get_classifier(model)
         self.outputs = [attribute.classes or 1 for attribute in self.attributes]
-        self.reader = _fresh_linear(classifier.in_features, sum(self.outputs), seed)
+        self.reader = _initialise_linear(classifier.in_features, sum(self.outputs), seed)
 
     def forward(self, batch: Batch) -> dict[str, torch.Tensor]:
         """Return the losses `cross_entropy` and, for each attribute, `attributes/<name>`."""
@@ -194,7 +194,8 @@ class ClassAndAttributes(nn.Module):
         for attribute, answer, truth_B in zip(
             self.attributes, answers, batch.attributes.unbind(dim=1), strict=True
         ):
-            losses[f"attributes/{attribute.name}"] = self.weight * attribute_loss(answer, truth_B)
+            loss = compute_attribute_loss(answer, truth_B)
+            losses[f"attributes/{attribute.name}"] = self.weight * loss
         return losses
 
     def count_terms(self, batch: Batch) -> dict[str, torch.Tensor]:
@@ -235,7 +236,7 @@ def count_attributes(attributes: Sequence[Attribute], batch: Any) -> dict[str, t
     return dict(zip(names, (~batch.attributes.isnan()).sum(dim=0), strict=True))
 
 
-def attribute_loss(answers: torch.Tensor, truth_B: torch.Tensor) -> torch.Tensor:
+def compute_attribute_loss(answers: torch.Tensor, truth_B: torch.Tensor) -> torch.Tensor:
     """Return the mean loss of an attribute over the images whose value is not NaN.
 
     The loss is cross-entropy for answers (B, K) and squared error for answers (B, 1); 0 if no image
@@ -250,7 +251,7 @@ def attribute_loss(answers: torch.Tensor, truth_B: torch.Tensor) -> torch.Tensor
     return (errors_B * known_B).sum() / known_B.sum().clamp(min=1)
 
 
-def objective_for(task: Task, model: Model, recipe: Recipe, seed: int) -> nn.Module:
+def make_objective(task: Task, model: Model, recipe: Recipe, seed: int) -> nn.Module:
     """Return the objective for training `model` on a task, by the kind of its labels.
 
     Args:
@@ -266,7 +267,7 @@ def objective_for(task: Task, model: Model, recipe: Recipe, seed: int) -> nn.Mod
     return Classification(model, recipe.label_smoothing)
 
 
-def _fresh_linear(inputs: int, outputs: int, seed: int) -> nn.Linear:
+def _initialise_linear(inputs: int, outputs: int, seed: int) -> nn.Linear:
     """Return a linear layer with weights N(0, 1/sqrt(inputs)) from the seed, and biases 0."""
     layer = nn.utils.skip_init(nn.Linear, inputs, outputs)
     generator = torch.Generator().manual_seed(derive_seed(seed, "attributes"))
@@ -294,7 +295,7 @@ class Accuracy:
 
     def interval(self, rows_NR: np.ndarray) -> tuple[float, float]:
         """Return Wilson's 95 % interval."""
-        return proportion(int(rows_NR.sum()), len(rows_NR))
+        return compute_interval(int(rows_NR.sum()), len(rows_NR))
 
     def batch_size(self, image_size: int) -> int:
         """Return a batch size for which any machine has enough memory."""
@@ -450,14 +451,14 @@ Metric = Accuracy | MeanIoU | Confusion
 _CONFUSIONS: dict[str, type[Confusion]] = {"matthews": Matthews, "F1": F1}
 
 
-def metric_for(task: Task) -> Metric:
+def choose_metric(task: Task) -> Metric:
     """Return the metric of a task."""
     if task.dense:
         return MeanIoU(task.classes)
     return _CONFUSIONS[task.metric](task.classes) if task.metric in _CONFUSIONS else Accuracy()
 
 
-def evaluation_batch_size(metric: Metric, input_format: InputFormat | TextFormat) -> int:
+def choose_batch_size(metric: Metric, input_format: InputFormat | TextFormat) -> int:
     """Return how many images or texts are evaluated at once."""
     if isinstance(input_format, TextFormat):
         return max(1, min(256, MAX_BATCH_TOKENS // input_format.tokens))

@@ -21,7 +21,7 @@ from torch.nn import functional
 from learngene_zoo.errors import BadData, WrongCall
 from learngene_zoo.families.spec import InputFormat
 from learngene_zoo.runs.progress import report_activity
-from learngene_zoo.runs.run import Run, gather_values, join, open_device, rank, world
+from learngene_zoo.runs.run import Run, gather_values, get_world_size, join, open_device, rank
 from learngene_zoo.tasks.loader import WorkerLoader
 from learngene_zoo.tasks.task import Samples, Split, Task
 from learngene_zoo.tasks.transforms import (
@@ -78,7 +78,7 @@ def evaluate_originals(
     Raises:
         WrongCall: for a task without masks, and as `evaluate` does.
     """
-    from learngene_zoo.training.evaluate import evaluation_mode, rows_in, summary
+    from learngene_zoo.training.evaluate import collect_rows, summarise_rows, use_evaluation_mode
 
     if not task.dense:
         raise WrongCall(
@@ -87,12 +87,12 @@ def evaluate_originals(
         )
     device, metric, source = open_device(run), MeanIoU(task.classes), task.split(split)
     join(run.device_name)
-    indices = range(rank(), min(len(source), images or len(source)), world())
+    indices = range(rank(), min(len(source), images or len(source)), get_world_size())
     marks = []
     reader = Originals(task, source)
     title = f"evaluating on {task.name} at the original resolution"
     with (
-        evaluation_mode(model.to(device), device, run),
+        use_evaluation_mode(model.to(device), device, run),
         report_activity(title, len(indices)) as activity,
     ):
         for index, got in zip(
@@ -108,14 +108,16 @@ def evaluate_originals(
             activity.num_done += 1
             assert got.masks is not None, "they were checked"
             _check_logits(got.images[0], input_format, task, index)
-            logits_Khw, finite = over_windows(model, got.images[0], input_format, device)
+            logits_Khw, finite = average_windows(model, got.images[0], input_format, device)
             mask_HW = got.masks[0].long().to(device)
-            rows_1R = metric.counts(classes_of(logits_Khw, mask_HW.shape)[None], mask_HW[None])
+            rows_1R = metric.counts(predict_classes(logits_Khw, mask_HW.shape)[None], mask_HW[None])
             marks.append((0, index, finite, rows_1R[0].tolist()))
     every = sorted(mark for part in gather_values(marks) for mark in part)
     if not every:
         raise BadData(f"the split {split} of {task.name} has no images")
-    return summary(task.name, split, metric, rows_in(task.name, every), resolution="original")
+    return summarise_rows(
+        task.name, split, metric, collect_rows(task.name, every), resolution="original"
+    )
 
 
 def _check_logits(
@@ -132,7 +134,7 @@ def _check_logits(
         )
 
 
-def over_windows(
+def average_windows(
     model: Callable[[torch.Tensor], torch.Tensor],
     image_CHW: torch.Tensor,
     input_format: InputFormat,
@@ -186,7 +188,7 @@ def starts(length: int, side: int) -> list[int]:
     return [round(number * (length - side) / max(windows - 1, 1)) for number in range(windows)]
 
 
-def classes_of(logits_Khw: torch.Tensor, shape: torch.Size) -> torch.Tensor:
+def predict_classes(logits_Khw: torch.Tensor, shape: torch.Size) -> torch.Tensor:
     """Return the class of the largest logit of each pixel at the size `shape`, int64 (H, W).
 
     The logits are upsampled (bilinear), a few classes at a time to save memory.

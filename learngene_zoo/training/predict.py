@@ -23,7 +23,7 @@ from learngene_zoo.tasks.images import decode_image, describe_deep_grey
 from learngene_zoo.tasks.task import Sample
 from learngene_zoo.tasks.texts.encoding import Encoder
 from learngene_zoo.tasks.transforms import fit_images, normalise_images
-from learngene_zoo.training.evaluate import evaluation_mode
+from learngene_zoo.training.evaluate import use_evaluation_mode
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +80,7 @@ def predict(
         shares: Iterator[torch.Tensor] = iter(())
         if good:
             inputs = collate(good).to(device)
-            with evaluation_mode(module, device, run):
+            with use_evaluation_mode(module, device, run):
                 shares = iter(compute_logits(module, inputs).float().softmax(dim=1).cpu())
         for name, sample in zip(map(_name, batch), samples):
             if isinstance(sample, BadData):

@@ -24,7 +24,7 @@ from learngene_zoo.errors import BadData, TrainingFailed, WrongCall
 from learngene_zoo.families.forward import compute_pooled
 from learngene_zoo.families.spec import InputFormat
 from learngene_zoo.families.text_format import TextFormat
-from learngene_zoo.intervals import pooled_proportion
+from learngene_zoo.intervals import compute_pooled_interval
 from learngene_zoo.runs.progress import report_activity
 from learngene_zoo.runs.run import Run, gather_values, open_device
 from learngene_zoo.seeds import derive_seed
@@ -430,7 +430,7 @@ def run_probe(
         task=task.name,
         split=split,
         value=float(np.mean(flags)),
-        interval=pooled_proportion(flags),
+        interval=compute_pooled_interval(flags),
         images=len(held_out.labels),
         training_images=round(float(np.mean(counts))),
         shots=shots,

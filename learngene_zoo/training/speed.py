@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.families.family import cost
+from learngene_zoo.families.family import count_cost
 from learngene_zoo.families.spec import Spec, TextSpec
 
 if TYPE_CHECKING:
@@ -39,15 +39,15 @@ def build_layer(spec: Spec, run: Run) -> tuple[nn.Module, Spec] | None:
 
     It is None if the layers of the shape differ, or one is too slow to be measured.
     """
-    from learngene_zoo.families.tensors import initial, model_of
+    from learngene_zoo.families.tensors import build_model, initialise
 
     try:
         layer = spec.with_(layers=1)
     except WrongCall:  # a shape whose layers differ
         return None
-    if _choose_batch(layer) * cost(layer).flops > MAX_FLOPS:
+    if _choose_batch(layer) * count_cost(layer).flops > MAX_FLOPS:
         return None
-    return model_of(layer, initial(layer, run.seed)).eval(), layer
+    return build_model(layer, initialise(layer, run.seed)).eval(), layer
 
 
 def measure_rate(model: nn.Module, spec: Spec, run: Run, seconds: float = 1.0) -> float:
@@ -55,21 +55,21 @@ def measure_rate(model: nn.Module, spec: Spec, run: Run, seconds: float = 1.0) -
 
     Args:
         model: the model, or one layer of its shape.
-        spec: its shape for inputs of the usual size, as for `example_inputs`.
+        spec: its shape for inputs of the usual size, as for `make_example_inputs`.
         run: the run, for its device, threads and precision.
         seconds: at least so long is measured.
     """
     import torch
 
     from learngene_zoo.families.forward import compute_logits
-    from learngene_zoo.families.tensors import example_inputs
+    from learngene_zoo.families.tensors import make_example_inputs
     from learngene_zoo.runs.run import open_device
-    from learngene_zoo.training.evaluate import evaluation_mode
+    from learngene_zoo.training.evaluate import use_evaluation_mode
 
     device = open_device(run)
     model = model.to(device)
-    images = example_inputs(spec, _choose_batch(spec), device)
-    with evaluation_mode(model, device, run):
+    images = make_example_inputs(spec, _choose_batch(spec), device)
+    with use_evaluation_mode(model, device, run):
         compute_logits(model, images)
         durations = list[float]()
         while not durations or sum(durations) < seconds:
@@ -78,7 +78,7 @@ def measure_rate(model: nn.Module, spec: Spec, run: Run, seconds: float = 1.0) -
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
             durations.append(time.perf_counter() - start)
-    return len(images) * cost(spec).flops / statistics.median(durations)
+    return len(images) * count_cost(spec).flops / statistics.median(durations)
 
 
 def _choose_batch(spec: Spec) -> int:

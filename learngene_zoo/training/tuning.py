@@ -18,10 +18,10 @@ from learngene_zoo.settings import Json, Recipe
 from learngene_zoo.tasks.splits import ensure_validation
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.training.evaluate import Evaluation, evaluate, judge
-from learngene_zoo.training.fit import M, describe_chance, prepare_training, with_trained_weights
+from learngene_zoo.training.fit import M, copy_trained_weights, describe_chance, prepare_training
 from learngene_zoo.training.heads import calibrate_head
 from learngene_zoo.training.loop import train
-from learngene_zoo.training.objectives import metric_for
+from learngene_zoo.training.objectives import choose_metric
 from learngene_zoo.training.report import report
 from learngene_zoo.training.watch import Epoch as Epoch
 from learngene_zoo.training.watch import Keep, Validation, Watch
@@ -83,7 +83,7 @@ def tune(
     if watch.keeps_start():
         calibrate_head(model, cast(Mapping[str, Any], start.provenance.get("head", {})))
     judged = judge(model, task, "test", start.input_format, run) if is_tested else None
-    metric = metric_for(task).name
+    metric = choose_metric(task).name
     history = [epoch.json(metric) for epoch in watch.history]
     best = watch.describe_kept(history)
     warnings = _describe_failure(failure, best, metric, task, recipe) if best else {}
@@ -98,7 +98,7 @@ def tune(
         **({"kept_epoch": best["epoch"], "history": history} if best else {}),
         **warnings,
     }
-    tuned = with_trained_weights(start, model, task, recipe, run, metrics)
+    tuned = copy_trained_weights(start, model, task, recipe, run, metrics)
     if judged is None:
         return tuned
     return replace(tuned, files={**tuned.files, "report.html": report(tuned, task, judged)})

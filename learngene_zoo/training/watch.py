@@ -21,13 +21,13 @@ from typing import Any, Literal
 from torch import nn
 
 from learngene_zoo.errors import BadFile, TrainingFailed
-from learngene_zoo.families.tensors import state_of
+from learngene_zoo.families.tensors import get_state_dict
 from learngene_zoo.ownership import remove_marked
 from learngene_zoo.runs.progress import METRICS, say
 from learngene_zoo.runs.run import Run, is_first
 from learngene_zoo.settings import Json
 from learngene_zoo.storage import StateDict, load_result, parse_json, save_result
-from learngene_zoo.text import human_seconds
+from learngene_zoo.text import format_seconds
 from learngene_zoo.training import checkpoint
 from learngene_zoo.training.loop import Step
 
@@ -109,7 +109,7 @@ class Watch:
     def begin(self, model: nn.Module, measure: Measure, epochs: int) -> None:
         """Evaluate the model before the first step, as epoch 0."""
         result = measure(model, None)
-        self.state = {name: tensor.cpu().clone() for name, tensor in state_of(model).items()}
+        self.state = {name: tensor.cpu().clone() for name, tensor in get_state_dict(model).items()}
         self.history = [Epoch(epoch=0, step=0, loss=None, value=result.value, others=result.others)]
         self.images = result.images
         say(self.run, f"{self._prefix}epoch 0 of {epochs}, before training: {result.text}")
@@ -145,13 +145,15 @@ class Watch:
         )
         self.history.append(epoch)
         if self._choose(self.history) is epoch:
-            self.state = {name: tensor.cpu().clone() for name, tensor in state_of(current).items()}
+            self.state = {
+                name: tensor.cpu().clone() for name, tensor in get_state_dict(current).items()
+            }
             self._save(epoch)
         others = {f"{OTHER}{name}": value for name, value in result.others.items()}
         step.report({VALUE: result.value, "epoch_loss": loss, **others})
         seconds = time.monotonic() - self._began
         line = f"{self._prefix}epoch {epoch.epoch} of {epochs}: loss {loss:.4f}, {result.text}"
-        say(self.run, f"{line}, {human_seconds(seconds)}")
+        say(self.run, f"{line}, {format_seconds(seconds)}")
         self._losses, self._began = [], time.monotonic()
         return self._is_exhausted()
 
@@ -198,7 +200,7 @@ class Watch:
             return
         path = self.run.folder / METRICS
         try:
-            for line in _lines(path):
+            for line in _read_lines(path):
                 if before is not None and line["step"] >= before:
                     break
                 self._restore_line(line)
@@ -232,7 +234,7 @@ class Watch:
         if folder is None or self.state is None or not is_first():
             return
         save_result(folder / f"{BEST}{epoch.epoch}", self.state, {"step": epoch.step})
-        reached = checkpoint.newest_step(folder)
+        reached = checkpoint.find_newest_step(folder)
         resumed = self._choose(
             [candidate for candidate in self.history if candidate.step <= reached]
         )
@@ -277,6 +279,6 @@ def _find_best(history: Sequence[Epoch]) -> Epoch | None:
     return max(history, key=lambda epoch: epoch.value, default=None)
 
 
-def _lines(path: Path) -> Iterator[Mapping[str, Any]]:
+def _read_lines(path: Path) -> Iterator[Mapping[str, Any]]:
     for line in path.read_bytes().splitlines() if path.is_file() else ():
         yield parse_json(line)

@@ -135,9 +135,9 @@ def derive_input_format(
         files: of the learngene; of a model of texts its tokenizer.
     """
     if isinstance(config.spec, TextSpec):
-        from learngene_zoo.plugin import text_format_of
+        from learngene_zoo.plugin import read_text_format
 
-        return text_format_of(config.spec, files)
+        return read_text_format(config.spec, files)
     (mean, std), spec = config.normalisation, require_pictures(config.spec)
     return InputFormat(
         image_size=spec.image_size, channels=spec.channels, mean=mean, std=std, view=config.view
@@ -167,7 +167,7 @@ def sample_pictures(
     """
     import torch
 
-    from learngene_zoo.plugin import derive_seed, progress, sample_images, uniform
+    from learngene_zoo.plugin import derive_seed, draw_uniform, sample_images, show_progress
     from lgzoo_closed_form.modules.streams import AT_ONCE, Pictures
 
     if not task.sizes["train"]:
@@ -177,14 +177,14 @@ def sample_pictures(
     loader = sample_images(
         task, "train", input_format, run, images=settings.images, batch_size=AT_ONCE
     )
-    steps = progress(range(loader.steps), f"reading images of {task.name}", run.progress)
+    steps = show_progress(range(loader.steps), f"reading images of {task.name}", run.progress)
     inputs = [batch.inputs for _, batch in zip(steps, loader.epoch(0))]
     if isinstance(spec, TextSpec):
         return _draw_words(inputs, settings, task, spec, run)
     images = torch.cat(inputs)
     prefix = spec.prefix_tokens
     patches = require_pictures(spec).patches
-    draws = uniform(derive_seed(run.seed, "tokens"), range(len(images)), patches)
+    draws = draw_uniform(derive_seed(run.seed, "tokens"), range(len(images)), patches)
     order_BN = torch.from_numpy(draws).argsort(dim=1)
     patches_BK = order_BN[:, : max(settings.tokens - prefix, 1)] + prefix
     tokens_BK = torch.cat([torch.arange(prefix).expand(len(images), -1), patches_BK], dim=1)
@@ -214,7 +214,7 @@ def _draw_words(
     import torch
     from torch.nn import functional
 
-    from learngene_zoo.plugin import derive_seed, uniform
+    from learngene_zoo.plugin import derive_seed, draw_uniform
     from lgzoo_closed_form.modules.streams import Pictures
 
     length, pad = max(batch.ids.shape[1] for batch in batches), spec.pad_token or 0
@@ -228,7 +228,7 @@ def _draw_words(
         )
     )
     draws_BN = torch.from_numpy(
-        uniform(derive_seed(run.seed, "tokens"), range(len(ids_BN)), length)
+        draw_uniform(derive_seed(run.seed, "tokens"), range(len(ids_BN)), length)
     )
     order_BN = draws_BN.masked_fill(mask_BN == 0, 2.0).argsort(dim=1)
     tokens_BK = order_BN[:, : settings.tokens]
@@ -279,12 +279,12 @@ def record_teacher(
             for any other.
         open_file: opens the file of a stream; None keeps the streams in memory.
     """
-    from learngene_zoo.plugin import model_of, open_device
+    from learngene_zoo.plugin import build_model, open_device
     from lgzoo_closed_form.modules.streams import StreamTeacher, record_streams
 
     open_device(replace(run, device="cpu"))  # sets the number of threads
     headless = spec.with_(classes=0)
-    model = model_of(headless, state)
+    model = build_model(headless, state)
     pictures = sample_pictures(headless, settings, task, input_format, run)
     streams = record_streams(model, pictures, open_file, run.precision == "bf16")
     return StreamTeacher(headless, state, model, pictures, streams)
@@ -337,12 +337,12 @@ def open_first_blocks(
         kept: streams of all blocks, see `find_recording`. None records those of the first blocks.
         run: seed, threads and progress.
     """
-    from learngene_zoo.plugin import inherited_weights, model_of, open_device, take_blocks
+    from learngene_zoo.plugin import build_model, copy_weights, open_device, take_blocks
     from lgzoo_closed_form.modules.streams import StreamTeacher
 
     config = learngene.config
     spec = config.spec.with_(layers=depth, classes=0)
-    weights = inherited_weights(config, learngene.state, run)
+    weights = copy_weights(config, learngene.state, run)
     # Weights of learngenes on the shelf are in half precision.
     whole = {name: weights[name].float() for name in weights}
     state = take_blocks(whole, config.spec.with_(classes=0), range(depth))
@@ -354,4 +354,4 @@ def open_first_blocks(
     open_device(replace(run, device="cpu"))  # sets the number of threads
     pictures, streams = kept
     pictures = replace(pictures, has_progress=run.progress)
-    yield StreamTeacher(spec, state, model_of(spec, state), pictures, streams.truncate(depth))
+    yield StreamTeacher(spec, state, build_model(spec, state), pictures, streams.truncate(depth))

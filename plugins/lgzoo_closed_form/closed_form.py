@@ -41,9 +41,9 @@ from learngene_zoo.plugin import (
     Method,
     Work,
     WrongCall,
-    details_of,
+    compute_once,
     from_json,
-    once,
+    parse_details,
     to_json,
 )
 from lgzoo_closed_form.calibration import (
@@ -118,7 +118,7 @@ class ClosedFormExtractor(Extractor):
         self, ancestries: Sequence[Ancestry], tasks: Sequence[Task], run: Run
     ) -> Learngene:
         """Measure the statistics, steps 1 to 3; they are a part of the run."""
-        from learngene_zoo.plugin import without_head
+        from learngene_zoo.plugin import remove_head
 
         ancestry, part = ancestries[0], run.part(PART)
         if self.keep_streams and part.folder is None:
@@ -127,11 +127,13 @@ class ClosedFormExtractor(Extractor):
                 "written (-o)"
             )
         inputs = [ancestry, tasks[0], self.keep_streams]
-        statistics = once(part, "closed_form.statistics", measure_statistics, self.each, inputs)
+        statistics = compute_once(
+            part, "closed_form.statistics", measure_statistics, self.each, inputs
+        )
         details = from_json(ClosedFormDetails, statistics.record, "statistics")
         details = replace(details, stored=self.store)
         config = LearngeneConfig(spec=ancestry.spec).with_details(details)
-        weights = without_head(ancestry.state, ancestry.spec) if self.store else {}
+        weights = remove_head(ancestry.state, ancestry.spec) if self.store else {}
         state = {**weights, DIRECTIONS: statistics.state[DIRECTIONS]}
         return Learngene(config=config, state=state)
 
@@ -148,14 +150,14 @@ def measure_statistics(
         keep_streams: whether the recorded streams stay in the run's folder.
         run: the part of the run.
     """
-    from learngene_zoo.plugin import without_head
+    from learngene_zoo.plugin import remove_head
     from lgzoo_closed_form.modules.solve import measure_costs
     from lgzoo_closed_form.modules.streams import STREAMS, complete_recording, prepare_folder
     from lgzoo_closed_form.modules.width import compute_directions
 
     spec, input_format = ancestry.spec, ancestry.input_format
     folder = prepare_folder(run.folder / STREAMS, keep_streams) if run.folder else None
-    state = without_head(ancestry.state, spec)
+    state = remove_head(ancestry.state, spec)
     with open_teacher(state, spec, settings, task, input_format, run, folder) as teacher:
         costs = measure_costs(teacher, settings.find_penalty(spec))
         columns_DD, shares_D = compute_directions(teacher.streams, teacher.pictures)
@@ -222,7 +224,7 @@ class ClosedFormExpander(Expander):
 
     def work(self, config: LearngeneConfig, spec: Spec, images: Sequence[int]) -> list[Work]:
         """Estimate the solutions, from streams that the extraction keeps."""
-        calibration = details_of(config, ClosedFormDetails).calibration
+        calibration = parse_details(config, ClosedFormDetails).calibration
         return [estimate_solutions(config.spec, spec, calibration, images[0])] * self.solve
 
     def __call__(self, learngene: Learngene, target: Target, run: Run) -> Descendant:
@@ -230,11 +232,11 @@ class ClosedFormExpander(Expander):
 
         Raises `WrongCall` for a size beyond the ancestry model's.
         """
-        from learngene_zoo.plugin import assemble, only, resize_positions, shapes
+        from learngene_zoo.plugin import assemble, get_shapes, resize_positions, select_tensors
         from lgzoo_closed_form.modules.solve import solve_descendant
 
         config = learngene.config
-        details = details_of(config, ClosedFormDetails)
+        details = parse_details(config, ClosedFormDetails)
         spec = derive_spec(target, config.spec, is_nested=self.nested, head_dim=self.head_dim)
         depth = config.spec.layers if self.nested else self.teacher_depth
         cut = select_cut(details.costs, details.runs, config.spec.layers, spec.layers, depth)
@@ -249,7 +251,9 @@ class ClosedFormExpander(Expander):
             rho = details.calibration.find_penalty(spec)
             parts = solve_descendant(teacher, body, cut.runs, P_dD, rho=rho, solve=self.solve)
         parts = resize_positions(parts, body, spec)
-        parts = only(parts, shapes(spec).__contains__)  # no pooling, if the head is for pixels
+        parts = select_tensors(
+            parts, get_shapes(spec).__contains__
+        )  # no pooling, if the head is for pixels
         mean, std = config.normalisation
         provenance: dict[str, Json] = {"runs": list(cut.runs), "teacher_depth": cut.depth}
         provenance |= {"calibration": task.name, **({"streams": "kept"} if kept else {})}

@@ -36,10 +36,10 @@ from learngene_zoo.plugin import (
     Spec,
     Target,
     Work,
-    details_of,
+    compute_once,
+    compute_sha256,
     from_json,
-    once,
-    sha256,
+    parse_details,
     to_json,
 )
 from lgzoo_closed_form import uniform
@@ -121,7 +121,8 @@ class ElasticExtractor(Extractor):
         """Rank heads and hidden neurons, steps 1 to 3; the ranking is a part of the run."""
         ancestry, part = ancestries[0], run.part("ranking")
         if self.scores is None:
-            ranking = once(part, "elastic.ranking", rank_units, self.each, [ancestry, tasks[0]])
+            inputs = [ancestry, tasks[0]]
+            ranking = compute_once(part, "elastic.ranking", rank_units, self.each, inputs)
             ranks, record = ranking.state, ranking.record
         else:
             ranks, record = read_ranking(self.scores, self.each, ancestry.spec, tasks[0])
@@ -142,16 +143,14 @@ def read_ranking(
         spec: the shape of the ancestry model.
         task: whose images compensate descendants.
 
-    Raises:
-        BadFile: for a file without the scores of such a model.
+    Raises `BadFile` for a file without the scores of such a model.
     """
     from lgzoo_closed_form.modules.score_files import read_scores
 
     ranks = [(rows / rows.mean()).float() for rows in read_scores(path, spec)]
     heads, hidden = settings.count_kept(ranks, spec)
-    details = ElasticDetails(
-        search=settings, task=task.name, heads=heads, hidden=hidden, scores=sha256(Path(path))
-    )
+    ranked = ElasticDetails(search=settings, task=task.name, heads=heads, hidden=hidden)
+    details = replace(ranked, scores=compute_sha256(Path(path)))
     return name_importances(heads=ranks[0], hidden=ranks[1]), to_json(details)
 
 
@@ -168,14 +167,14 @@ def rank_units(
     """
     import torch
 
-    from learngene_zoo.plugin import derive_seed, model_of, without_head
+    from learngene_zoo.plugin import build_model, derive_seed, remove_head
     from lgzoo_closed_form.modules.agreement import Agreement, evolve_factors, scale_scores
     from lgzoo_closed_form.modules.curvature import measure_curvatures
     from lgzoo_closed_form.modules.importance import measure_influences
 
     spec, sensitivity = ancestry.spec.with_(classes=0), settings.sensitivity
     evolution = settings.evolution
-    model = model_of(spec, without_head(ancestry.state, ancestry.spec))
+    model = build_model(spec, remove_head(ancestry.state, ancestry.spec))
     calibration = Calibration(images=max(sensitivity.images, evolution.compared))
     pictures = sample_pictures(spec, calibration, task, ancestry.input_format, run)
     images = pictures.images
@@ -238,7 +237,7 @@ class ElasticExpander(Expander):
         """
         if uniform.is_uniform(config.spec):
             return uniform.list_members(config.spec, self.keep)
-        details = details_of(config, ElasticDetails)
+        details = parse_details(config, ElasticDetails)
         cuts = map_shares(FIFTIETHS, details.heads, details.hidden)
         return list_uneven_members(config.spec, cuts)
 
@@ -252,7 +251,7 @@ class ElasticExpander(Expander):
 
         Raises `WrongCall` for sizes of blocks, which follow from the ranking.
         """
-        details, keep = details_of(learngene.config, ElasticDetails), self.keep or 1.0
+        details, keep = parse_details(learngene.config, ElasticDetails), self.keep or 1.0
         if uniform.is_uniform(learngene.config.spec):
             spec, selection = uniform.select(learngene, target, keep)
         else:

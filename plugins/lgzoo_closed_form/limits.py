@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from learngene_zoo.plugin import Target, WrongCall, table_of
+from learngene_zoo.plugin import Target, WrongCall, get_table
 
 if TYPE_CHECKING:
     from learngene_zoo.plugin import Spec
@@ -163,7 +163,7 @@ def list_fixed_width_features(spec: Spec) -> list[str]:
     has_rms_norm = getattr(spec, "norm", "layer") != "layer"
     others = {
         "RMSNorm": has_rms_norm,
-        "norms after attention and MLP": table_of(spec).norms_after(spec),
+        "norms after attention and MLP": get_table(spec).norms_after(spec),
     }
     named = [words for name, words in names.items() if getattr(spec, name, False)]
     return [*named, *(words for words in others if others[words])]

@@ -110,9 +110,9 @@ def collect_learngene(
         config: the learngene's.
         store: whether the ancestry model's weights are in it, without the head.
     """
-    from learngene_zoo.plugin import without_head
+    from learngene_zoo.plugin import remove_head
 
-    weights = without_head(ancestry.state, ancestry.spec) if store else {}
+    weights = remove_head(ancestry.state, ancestry.spec) if store else {}
     scores = {name: importances[name] for name in importances}
     return Learngene(config=config, state={**weights, **scores})
 
@@ -301,17 +301,17 @@ def build_pruned(
     """
     from learngene_zoo.plugin import (
         assemble,
-        inherited_weights,
-        model_of,
-        only,
+        build_model,
+        copy_weights,
+        get_shapes,
         resize_positions,
-        shapes,
+        select_tensors,
         take_blocks,
     )
     from lgzoo_closed_form.modules.cutting import Absorption, compensate_model, cut_model
 
     config, body = learngene.config, learngene.config.spec.with_(classes=0)
-    weights = inherited_weights(
+    weights = copy_weights(
         config, learngene.state, run, lambda name: not name.startswith(IMPORTANCE)
     )
     # Weights of learngenes on the shelf are in half precision.
@@ -321,14 +321,16 @@ def build_pruned(
     else:
         input_format = derive_input_format(config, learngene.files)
         pictures = sample_pictures(body, settings, task, input_format, run)
-        model = model_of(body, state)
+        model = build_model(body, state)
         head_dim = None if spec.head_width == body.head_width else spec.head_width
         absorption = Absorption(settings.ridge, damping, head_dim)
         parts = compensate_model(model, state, body, selection, pictures, absorption)
     if selection.blocks is not None:
         parts = take_blocks(parts, body, selection.blocks)
     parts = resize_positions(parts, body, spec)
-    parts = only(parts, shapes(spec).__contains__)  # without pooling, if the head is for pixels
+    parts = select_tensors(
+        parts, get_shapes(spec).__contains__
+    )  # without pooling, if the head is for pixels
     mean, std = config.normalisation
     counts = {
         "heads": count_by_block(selection.heads),

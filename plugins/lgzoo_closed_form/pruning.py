@@ -37,9 +37,9 @@ from learngene_zoo.plugin import (
     Target,
     Work,
     check_bounds,
-    details_of,
+    compute_once,
     from_json,
-    once,
+    parse_details,
     to_json,
 )
 from lgzoo_closed_form import uniform
@@ -136,7 +136,7 @@ class PruningExtractor(Extractor):
     ) -> Learngene:
         """Score heads and hidden neurons, step 1; the scores are a part of the run."""
         ancestry, part = ancestries[0], run.part("scores")
-        scores = once(part, "pruning.scores", score_units, self.each, [ancestry, tasks[0]])
+        scores = compute_once(part, "pruning.scores", score_units, self.each, [ancestry, tasks[0]])
         details = from_json(PruningDetails, scores.record, "ranking")
         details = replace(details, stored=self.store)
         config = LearngeneConfig(spec=ancestry.spec).with_details(details)
@@ -154,7 +154,7 @@ def score_units(
         task: whose training images are seen.
         run: the part of the run.
     """
-    from learngene_zoo.plugin import model_of
+    from learngene_zoo.plugin import build_model
     from lgzoo_closed_form.modules.importance import measure_importances, measure_influences
 
     spec, calibration = ancestry.spec, settings.calibration
@@ -163,7 +163,7 @@ def score_units(
     scores = [rows.float() for rows in importances]
     if uniform.is_uniform(spec):
         details = PruningDetails(scoring=settings, task=task.name)
-        blocks = measure_influences(model_of(spec, ancestry.state), pictures).float()
+        blocks = measure_influences(build_model(spec, ancestry.state), pictures).float()
         return name_importances(hidden=scores[1], blocks=blocks), to_json(details)
     heads, hidden = (
         count_by_share(rows.tolist(), SHARES, minimum)
@@ -218,7 +218,7 @@ class PruningExpander(Expander):
         if uniform.is_uniform(spec):
             return uniform.list_members(spec, self.keep)
         if self.ranking == "global":
-            details = details_of(config, PruningDetails)
+            details = parse_details(config, PruningDetails)
             cuts = map_shares(SHARES, details.heads, details.hidden)
             return list_uneven_members(spec, cuts, self.head_dim)
         if self.keep is None:
@@ -233,7 +233,7 @@ class PruningExpander(Expander):
 
     def work(self, config: LearngeneConfig, spec: Spec, images: Sequence[int]) -> list[Work]:
         """Estimate the compensation."""
-        each = details_of(config, PruningDetails).scoring.calibration
+        each = parse_details(config, PruningDetails).scoring.calibration
         return [estimate_compensation(config.spec, spec, each, images[0])] * self.compensate
 
     def __call__(self, learngene: Learngene, target: Target, run: Run) -> Descendant:
@@ -243,7 +243,7 @@ class PruningExpander(Expander):
         ranking.
         """
         self.check_target(learngene.config, target)
-        details = details_of(learngene.config, PruningDetails)
+        details = parse_details(learngene.config, PruningDetails)
         if uniform.is_uniform(learngene.config.spec):
             spec, selection = uniform.select(learngene, target, self.keep)
         elif self.ranking == "global":

@@ -31,8 +31,8 @@ from learngene_zoo.plugin import (
     Member,
     WrongCall,
     derive_seed,
-    details_of,
-    table_of,
+    get_table,
+    parse_details,
     to_json,
 )
 
@@ -102,7 +102,7 @@ def read_details(config: LearngeneConfig) -> LsamdDetails:
 
     Raises `BadFile` for blocks and paths that its model does not have.
     """
-    details, layers = details_of(config, LsamdDetails), config.spec.layers
+    details, layers = parse_details(config, LsamdDetails), config.spec.layers
     if list(details.kept) != sorted({*details.kept} & {*range(1, layers + 1)}):
         raise BadFile(
             f"the learngene's details name the kept blocks {str(list(details.kept))[:60]}; "
@@ -357,9 +357,9 @@ def order_blocks(
 
 def select_base_blocks(state: StateDict, spec: Spec, blocks: Collection[int]) -> StateDict:
     """Return stem, final norm and the given blocks of an ancestry model; tensors are shared."""
-    from learngene_zoo.plugin import only
+    from learngene_zoo.plugin import select_tensors
 
-    return only(state, _build_filter(spec, blocks))
+    return select_tensors(state, _build_filter(spec, blocks))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -415,14 +415,22 @@ def build_descendant(
     Raises:
         BadFile: if the learngene lacks a tensor.
     """
-    from learngene_zoo.plugin import assemble, only, resize_positions, shapes, take_blocks
+    from learngene_zoo.plugin import (
+        assemble,
+        get_shapes,
+        resize_positions,
+        select_tensors,
+        take_blocks,
+    )
 
     config = learngene.config
     _check_tensors(learngene, set(sources))
     state = select_base_blocks(learngene.state, spec, set(sources))
     state = take_blocks(state, spec, [source - 1 for source in sources])
     state = resize_positions(state, config.spec, spec)
-    state = only(state, shapes(spec).__contains__)  # without pooling, if the head is for pixels
+    state = select_tensors(
+        state, get_shapes(spec).__contains__
+    )  # without pooling, if the head is for pixels
     mean, std = config.normalisation
     return assemble(
         spec, state, seed=seed, mean=mean, std=std, provenance={"blocks": list(sources)}
@@ -434,13 +442,13 @@ def _check_tensors(learngene: Learngene, blocks: Collection[int]) -> None:
 
     `assemble` would draw a missing tensor, and nobody would notice.
     """
-    from learngene_zoo.plugin import shapes, shapes_in
+    from learngene_zoo.plugin import get_shapes, read_shapes
 
     spec, where = learngene.config.spec, str(learngene.folder or "the learngene")
     is_inside = _build_filter(spec, blocks)
     expected, stored = (
         {name: shape for name, shape in every.items() if is_inside(name)}
-        for every in (shapes(spec), shapes_in(learngene.state))
+        for every in (get_shapes(spec), read_shapes(learngene.state))
     )
     for name, shape in expected.items():
         if stored.get(name) != shape:
@@ -460,5 +468,5 @@ def _check_tensors(learngene: Learngene, blocks: Collection[int]) -> None:
 
 def _build_filter(spec: Spec, blocks: Collection[int]) -> Callable[[str], bool]:
     """Return a function that tells whether a tensor is of stem, final norm or these blocks."""
-    table, numbers = table_of(spec), {None, *(block - 1 for block in blocks)}
+    table, numbers = get_table(spec), {None, *(block - 1 for block in blocks)}
     return lambda name: table.block_of(name) in numbers and not table.is_head(name)

@@ -35,10 +35,10 @@ from learngene_zoo.plugin import (
     Work,
     WrongCall,
     adapt_rates,
+    compute_once,
     derive_seed,
     from_json,
     is_first,
-    once,
     print_note,
     to_json,
 )
@@ -171,7 +171,7 @@ class LsamdExtractor(Extractor):
         results: dict[str, SearchResult] = {}
         carried: Part | None = None
         for task in tasks:
-            part = once(
+            part = compute_once(
                 run.part(f"search/{task.name}"),
                 "lsamd.search",
                 search,
@@ -228,7 +228,7 @@ def search(
     Returns:
         The specific blocks and routers (with `shared`, else nothing), and a `SearchResult` as JSON.
     """
-    from learngene_zoo.plugin import objective_for, train, training_images
+    from learngene_zoo.plugin import load_training_images, make_objective, train
     from lgzoo_lsamd.modules import supernet
 
     recipe = settings.training
@@ -245,9 +245,9 @@ def search(
         specific=carried.state if carried else {},
         **choices,
     )
-    task_objective = objective_for(task, model, recipe, derive_seed(run.seed, "attributes"))
+    task_objective = make_objective(task, model, recipe, derive_seed(run.seed, "attributes"))
     objective = supernet.SearchObjective(task_objective, settings.balance_weight)
-    loader = training_images(task, ancestry.input_format, recipe, run)
+    loader = load_training_images(task, ancestry.input_format, recipe, run)
     supernet.check_pieces(loader, recipe)
     groups = partial(supernet.group_parameters, router_lr=settings.router_lr)
     for _ in train(objective, loader, recipe, run, groups=groups, unused=True, label="super net"):

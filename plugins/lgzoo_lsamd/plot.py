@@ -36,9 +36,9 @@ def draw_picture(learngene: Learngene, expander: Expander) -> Figure:
     results, rows = details.datasets, max(len(details.datasets), 1)
     width, below, above = CELL * layers, CELL * rows, BARS if results else 0.0
     figure = plotting.new_figure(width, below + above)
-    lower = plotting.axes_at(figure, 0, 0, width, below)
+    lower = plotting.add_axes(figure, 0, 0, width, below)
     if results:
-        upper = plotting.axes_at(figure, 0, below + GAP, width, BARS - GAP, sharex=lower)
+        upper = plotting.add_axes(figure, 0, below + GAP, width, BARS - GAP, sharex=lower)
         _draw_usage(upper, count_usage(results), blocks, details.threshold, len(results))
         _draw_cells(lower, results)
     else:

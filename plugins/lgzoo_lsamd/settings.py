@@ -7,7 +7,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
-from learngene_zoo.plugin import OMIT_DEFAULT, Bounds, Recipe, WrongCall, check_bounds, unknown
+from learngene_zoo.plugin import (
+    OMIT_DEFAULT,
+    Bounds,
+    Recipe,
+    WrongCall,
+    check_bounds,
+    refuse_unknown,
+)
 
 POLY = Recipe(schedule="poly", power=0.9)  # the paper names the schedule, not its power
 
@@ -94,4 +101,4 @@ def check_rates(texts: Sequence[str], tasks: Iterable[str]) -> None:
     names = {*tasks, *PAPER_RATES}
     for name in parse_rates(texts):
         if name not in names:
-            raise unknown("task to set a learning rate for", name, names)
+            raise refuse_unknown("task to set a learning rate for", name, names)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from learngene_zoo.plugin import Entry, PixelSplit, Task, built_in, stratified_parts
+from learngene_zoo.plugin import Entry, PixelSplit, Task, build_task, split_stratified
 
 SIZE = 32
 SEED = 1998
@@ -33,9 +33,9 @@ def open_task(entry: Entry) -> Task:
 
     def open_split(name: str) -> PixelSplit:
         images, labels = _data()
-        members = dict(zip(entry.sizes, stratified_parts(labels, [*entry.sizes.values()], SEED)))[
+        members = dict(zip(entry.sizes, split_stratified(labels, [*entry.sizes.values()], SEED)))[
             name
         ]
         return PixelSplit(images[torch.from_numpy(members)], labels[members])
 
-    return built_in(entry, tuple("0123456789"), open_split)
+    return build_task(entry, tuple("0123456789"), open_split)

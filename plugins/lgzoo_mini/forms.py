@@ -9,7 +9,7 @@ index follows a fixed timetable. Shapes: N images.
 import numpy as np
 import torch
 
-from learngene_zoo.plugin import Entry, Task, built_in
+from learngene_zoo.plugin import Entry, Task, build_task
 from lgzoo_mini.source import Mixture
 from lgzoo_mini.suite import SIZE, Drawn
 
@@ -39,6 +39,6 @@ def draw(split: str, indices_N: np.ndarray) -> torch.Tensor:
 
 def open_task(entry: Entry) -> Task:
     """Return the task of its catalogue entry. Images are drawn when they are read."""
-    return built_in(
+    return build_task(
         entry, FORMS.class_names, lambda name: Drawn(name, entry.sizes[name], draw, labels_of)
     )

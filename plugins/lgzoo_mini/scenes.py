@@ -18,10 +18,10 @@ from learngene_zoo.plugin import (
     Entry,
     Samples,
     Task,
-    built_in,
+    build_task,
     derive_seed,
-    noise,
-    uniform,
+    draw_noise,
+    draw_uniform,
 )
 from lgzoo_mini.painting.canvas import (
     Dice,
@@ -60,7 +60,8 @@ def draw(split: str, indices_N: np.ndarray) -> Samples:
     """Draw images uint8 (N, 3, SIZE, SIZE) and masks uint8 (N, SIZE, SIZE)."""
     key = split_seed("scenes", split)
     return scenes(
-        uniform(key, indices_N, STREAMS), noise(derive_seed(key, "grain"), indices_N, GRAIN)
+        draw_uniform(key, indices_N, STREAMS),
+        draw_noise(derive_seed(key, "grain"), indices_N, GRAIN),
     )
 
 
@@ -160,6 +161,6 @@ def border(inside: np.ndarray) -> np.ndarray:
 
 def open_task(entry: Entry) -> Task:
     """Return the task of its catalogue entry, labelled by masks. Images are drawn when read."""
-    return built_in(
+    return build_task(
         entry, CLASSES, lambda name: Drawn(name, entry.sizes[name], draw, np.zeros_like)
     )

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from learngene_zoo.plugin import Attribute, Entry, Samples, Task, built_in, derive_seed
+from learngene_zoo.plugin import Attribute, Entry, Samples, Task, build_task, derive_seed
 from lgzoo_mini.suite import SIZE, Drawn, Generator, Picture, generator
 
 # Number of images of each family among 20 consecutive ones: more for families with more classes
@@ -148,7 +148,7 @@ def draw(split: str, indices_N: np.ndarray) -> Samples:
 
 def open_task(entry: Entry) -> Task:
     """Return the task of its catalogue entry. Images are drawn when they are read."""
-    return built_in(
+    return build_task(
         entry,
         SOURCE.class_names,
         lambda name: Drawn(name, entry.sizes[name], draw, labels_of),

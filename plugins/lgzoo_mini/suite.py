@@ -17,11 +17,11 @@ from learngene_zoo.plugin import (
     Entry,
     Suite,
     Task,
-    built_in,
+    build_task,
     derive_seed,
-    noise,
+    draw_noise,
+    draw_uniform,
     split_sizes,
-    uniform,
 )
 
 if TYPE_CHECKING:
@@ -98,8 +98,8 @@ class Generator:
         self, classes_N: np.ndarray, key: int, indices: Sequence[int] | np.ndarray
     ) -> Picture:
         """Draw the images of these classes at `indices`; `key` is the seed of task and split."""
-        grain = noise(derive_seed(key, "grain"), indices, GRAIN)
-        return self.paint(classes_N, uniform(key, indices, self.streams), grain)
+        grain = draw_noise(derive_seed(key, "grain"), indices, GRAIN)
+        return self.paint(classes_N, draw_uniform(key, indices, self.streams), grain)
 
     def target(self, split: str, indices_N: np.ndarray) -> torch.Tensor:
         """Draw the images of the target task at these indices."""
@@ -327,7 +327,7 @@ def open_task(entry: Entry, offline: bool) -> Task:
         task: Task = import_module(f"lgzoo_mini.{entry.name}").open_task(entry)
         return task
     drawn = generator(entry.name)
-    return built_in(entry, drawn.classes, lambda name: drawn.split(name, entry.sizes[name]))
+    return build_task(entry, drawn.classes, lambda name: drawn.split(name, entry.sizes[name]))
 
 
 MINI = Suite(

@@ -22,7 +22,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from learngene_zoo.plugin import BadData, Entry, Files, Labelled, Sample, Task, parse_json, task_of
+from learngene_zoo.plugin import (
+    BadData,
+    Entry,
+    Files,
+    Labelled,
+    Sample,
+    Task,
+    assemble_task,
+    parse_json,
+)
 from lgzoo_papers.places import ARCHIVE, DECATHLON_DATA, DECATHLON_DEVKIT
 
 ROLES = {"train": "train", "val": "test"}  # the archive's name of a split -> ours
@@ -43,22 +52,22 @@ def open_archive(entry: Entry, name: str, top: Path, /, **fields: Any) -> Task:
         if path.is_file():
             verify(path, (base, path.parent))
     parts = [read_annotations(path) for path in paths]
-    same_classes(parts[0], parts[1], paths)
+    check_same_classes(parts[0], parts[1], paths)
     data = next(
         (place for place in (base / "data", base, top) if _holds(place, name)), base / "data"
     )
     found = {
-        role: Labelled(_rows(data, name, part.files), part.labels)
+        role: Labelled(_read_rows(data, name, part.files), part.labels)
         for role, part in zip(ROLES.values(), parts, strict=True)
     }
-    return task_of(entry.name, found, parts[0].classes, **fields)
+    return assemble_task(entry.name, found, parts[0].classes, **fields)
 
 
 def _holds(folder: Path, name: str) -> bool:
     return (folder / name).is_dir() or (folder / f"{name}.tar").is_file()
 
 
-def _rows(data: Path, name: str, files: tuple[str, ...]) -> Files | Packed:
+def _read_rows(data: Path, name: str, files: tuple[str, ...]) -> Files | Packed:
     """Return the images of one split, unpacked or in their tar file.
 
     Raises `BadData` for a missing one.
@@ -66,7 +75,7 @@ def _rows(data: Path, name: str, files: tuple[str, ...]) -> Files | Packed:
     inner = [file.removeprefix("data/") for file in files]  # "data/aircraft/train/0001/0000001.jpg"
     if (data / name).is_dir():
         paths = tuple(str(data / file) for file in inner)
-        _exist(paths)
+        _do_exist(paths)
         return Files(paths)
     tar = data / f"{name}.tar"
     if not tar.is_file():
@@ -74,14 +83,14 @@ def _rows(data: Path, name: str, files: tuple[str, ...]) -> Files | Packed:
             f"there is neither {data / name} nor {tar.name}; unpack {DECATHLON_DATA} in {data}"
         )
     verify(tar, (data.parent, data))
-    there = spans(tar, tar.stat().st_mtime_ns)
+    there = list_spans(tar, tar.stat().st_mtime_ns)
     lost = next((file for file in inner if file not in there), None)
     if lost:
         raise BadData(f"{tar} holds no {lost}; download it again")
     return Packed(str(tar), tuple(inner), tuple(there[file] for file in inner))
 
 
-def _exist(paths: tuple[str, ...]) -> None:
+def _do_exist(paths: tuple[str, ...]) -> None:
     """Check that all files exist. Raises `BadData` for the first missing one.
 
     Each folder is listed only once, as there are a million files.
@@ -116,7 +125,7 @@ class Annotated(NamedTuple):
 
 def read_annotations(path: Path) -> Annotated:
     """Read a file of annotations. Raises `BadData` that names the file and the problem."""
-    images, annotations, categories = _lists(path)
+    images, annotations, categories = _read_lists(path)
     try:
         number = {category["id"]: place for place, category in enumerate(categories)}
         classes = tuple(str(category.get("name", category["id"])) for category in categories)
@@ -139,7 +148,7 @@ def read_annotations(path: Path) -> Annotated:
     )
 
 
-def same_classes(one: Annotated, other: Annotated, paths: Sequence[Path]) -> None:
+def check_same_classes(one: Annotated, other: Annotated, paths: Sequence[Path]) -> None:
     """Check that two splits have the same classes in the same order, and share no image.
 
     Raises `BadData` otherwise.
@@ -156,7 +165,7 @@ def same_classes(one: Annotated, other: Annotated, paths: Sequence[Path]) -> Non
         raise BadData(f"{min(shared)} is in {paths[0]} and in {paths[1]}; unpack the devkit again")
 
 
-def _lists(path: Path) -> list[list[Any]]:
+def _read_lists(path: Path) -> list[list[Any]]:
     try:
         content = parse_json(path.read_bytes())
     except FileNotFoundError:
@@ -269,7 +278,7 @@ class Packed:
 
 
 @lru_cache(maxsize=1)  # two splits share a tar, and a million headers take minutes to read
-def spans(tar: Path, changed: int) -> dict[str, tuple[int, int]]:
+def list_spans(tar: Path, changed: int) -> dict[str, tuple[int, int]]:
     """Return offset and number of bytes of every plain file in an uncompressed tar.
 
     `changed` is the time of the tar's last change (ns). Raises `BadData` for a damaged tar.

@@ -26,9 +26,9 @@ from learngene_zoo.plugin import (
     PixelSplit,
     Split,
     Task,
-    built_in,
+    build_task,
     open_hub,
-    stratified_parts,
+    split_stratified,
 )
 
 SIDE, BORDER = 28, 2
@@ -52,7 +52,7 @@ def open_fashion_mnist(entry: Entry, folder: Path | None, offline: bool) -> Task
     if folder is None:
         task = open_hub(entry.source, offline, entry)
         return replace(task, open_split=lambda name: BorderedSplit(task.open_split(name)))
-    return built_in(
+    return build_task(
         entry, CLASSES, lambda name: open_split(folder, entry.sizes["validation"], name)
     )
 
@@ -82,7 +82,7 @@ def open_split(folder: Path, validation_images: int, name: str) -> PixelSplit:
         sizes = [validation_images, len(labels) - validation_images]
         if min(sizes) < 1:
             raise BadData(f"{folder} has only {len(labels)} training images; download them again")
-        validation, train = stratified_parts(labels, sizes, SEED)
+        validation, train = split_stratified(labels, sizes, SEED)
         members = validation if name == "validation" else train
         images, labels = images[torch.from_numpy(members)], labels[members]
     return PixelSplit(images, labels, BORDER)

@@ -21,11 +21,11 @@ from learngene_zoo.plugin import (
     Sample,
     Samples,
     Task,
+    assemble_photo_task,
     assign_roles,
     complete_splits,
     decode_image,
     decode_indices,
-    photo_task,
 )
 from lgzoo_papers.places import Place
 
@@ -117,7 +117,7 @@ def read_mask(image: Any, where: str, reading: Reading) -> torch.Tensor:
     return torch.from_numpy(np.where(ignored_HW, IGNORED, classes_HW).astype(np.uint8))
 
 
-def voc_colours() -> np.ndarray:
+def list_voc_colours() -> np.ndarray:
     """Return VOC's colour of every value, uint8 (256, 3).
 
     The value's bits go to red, green and blue in turn, highest first.
@@ -134,7 +134,7 @@ def voc_colours() -> np.ndarray:
 def _of_colours(colours_HW3: np.ndarray, where: str) -> np.ndarray:
     weights = np.array([1 << 16, 1 << 8, 1])
     known = {
-        int(code): value for value, code in enumerate(voc_colours().astype(np.int64) @ weights)
+        int(code): value for value, code in enumerate(list_voc_colours().astype(np.int64) @ weights)
     }
     codes, places = np.unique(colours_HW3 @ weights, return_inverse=True)
     strange = next((int(code) for code in codes if int(code) not in known), None)
@@ -148,7 +148,7 @@ def _of_colours(colours_HW3: np.ndarray, where: str) -> np.ndarray:
     )
 
 
-def task_of_masks(
+def assemble_from_masks(
     name: str,
     found: Mapping[str, Pairs],
     class_names: Sequence[str],
@@ -171,7 +171,7 @@ def task_of_masks(
         split: found[split] if len(found.get(split, ())) else found["train"] for split in SPLITS
     }
     chosen = {split: MaskedSplit(pairs[split], members[split], reading) for split in SPLITS}
-    return photo_task(name, class_names, chosen, {"kind": "segmentation", **fields})
+    return assemble_photo_task(name, class_names, chosen, {"kind": "segmentation", **fields})
 
 
 ADE_SPLITS = {"training": "train", "validation": "validation"}
@@ -197,12 +197,12 @@ def open_ade20k(entry: Entry, place: Place, top: Path, **fields: Any) -> Task:
                 f"there is no {folder}; give the folder that holds images/ and annotations/"
             )
         names = sorted(file.stem for file in folder.glob("*.jpg"))
-        found[split] = _pairs(names, folder, base / "annotations" / word)
+        found[split] = _find_pairs(names, folder, base / "annotations" / word)
     reading = Reading(entry.classes, first=1)
     names_file = base / "objectInfo150.txt"
     numbers = [str(number) for number in range(1, entry.classes + 1)]
-    class_names = _ade_names(names_file, entry.classes) if names_file.is_file() else numbers
-    return task_of_masks(
+    class_names = _read_ade_names(names_file, entry.classes) if names_file.is_file() else numbers
+    return assemble_from_masks(
         entry.name, assign_roles(found, place.roles), class_names, reading, **fields
     )
 
@@ -221,10 +221,10 @@ def open_voc(entry: Entry, place: Place, top: Path, **fields: Any) -> Task:
     masks = base / ("SegmentationClassAug" if more else "SegmentationClass")
     lists = {"train": sets / f"train{'aug' if more else ''}.txt", "validation": sets / "val.txt"}
     found = {
-        split: _pairs(_read_names(file), base / "JPEGImages", masks)
+        split: _find_pairs(_read_names(file), base / "JPEGImages", masks)
         for split, file in lists.items()
     }
-    return task_of_masks(
+    return assemble_from_masks(
         entry.name, assign_roles(found, place.roles), VOC_CLASSES, Reading(entry.classes), **fields
     )
 
@@ -239,7 +239,7 @@ def _read_names(file: Path) -> list[str]:
     return [Path(line.split()[0]).stem for line in file.read_text().splitlines() if line.strip()]
 
 
-def _pairs(names: Sequence[str], pictures: Path, masks: Path) -> Pairs:
+def _find_pairs(names: Sequence[str], pictures: Path, masks: Path) -> Pairs:
     """Return the images of these names and their masks.
 
     Raises `BadData` if a file is missing.
@@ -256,7 +256,7 @@ def _pairs(names: Sequence[str], pictures: Path, masks: Path) -> Pairs:
     return Pairs(*found)
 
 
-def _ade_names(file: Path, count: int) -> list[str]:
+def _read_ade_names(file: Path, count: int) -> list[str]:
     """Return the first name of each class in objectInfo150.txt.
 
     Its columns are number, shares, stuff or thing, and names.

@@ -9,6 +9,8 @@ from learngene_zoo.plugin import (
     HubSource,
     Task,
     Unavailable,
+    assemble_from_tables,
+    assemble_task,
     label_images,
     list_subfolders,
     load_hub_tables,
@@ -17,12 +19,17 @@ from learngene_zoo.plugin import (
     open_folder,
     open_hub,
     select_known_splits,
-    task_of,
-    task_of_tables,
 )
 from lgzoo_papers.decathlon import open_archive
 from lgzoo_papers.fashion_mnist import open_fashion_mnist
-from lgzoo_papers.masks import VOC_CLASSES, Pairs, Reading, open_ade20k, open_voc, task_of_masks
+from lgzoo_papers.masks import (
+    VOC_CLASSES,
+    Pairs,
+    Reading,
+    assemble_from_masks,
+    open_ade20k,
+    open_voc,
+)
 from lgzoo_papers.places import NO_TEST, Place
 
 
@@ -39,12 +46,12 @@ def open_from(place: Place, entry: Entry, offline: bool) -> Task:
     if place.layout == "idx":
         return open_fashion_mnist(entry, folder, offline)
     if folder is not None:
-        task, where = _from_folder(entry, place, folder), str(folder)
+        task, where = _open_from_folder(entry, place, folder), str(folder)
     elif archive is not None:
-        fields = _fields(entry, source=entry.source, notes=(NO_TEST,))
+        fields = _list_fields(entry, source=entry.source, notes=(NO_TEST,))
         task, where = open_archive(entry, place.archived, archive, **fields), str(archive)
     elif source is not None:
-        task, where = _from_hub(entry, source, offline), f"the Hub's {source.reference}"
+        task, where = _open_from_hub(entry, source, offline), f"the Hub's {source.reference}"
     else:
         raise Unavailable(f"{entry.name} cannot be downloaded: {place.advice}")
     if task.classes not in (entry.classes, *place.also_classes):
@@ -55,7 +62,7 @@ def open_from(place: Place, entry: Entry, offline: bool) -> Task:
     return task
 
 
-def _fields(entry: Entry, **more: Any) -> dict[str, Any]:
+def _list_fields(entry: Entry, **more: Any) -> dict[str, Any]:
     """Return the fields of the task that the catalogue states, and `more`."""
     return {
         "name": entry.name,
@@ -67,8 +74,8 @@ def _fields(entry: Entry, **more: Any) -> dict[str, Any]:
     }
 
 
-def _from_folder(entry: Entry, place: Place, folder: Path) -> Task:
-    fields = _fields(
+def _open_from_folder(entry: Entry, place: Place, folder: Path) -> Task:
+    fields = _list_fields(
         entry, source=f"folder:{folder}", notes=entry.notes if "test" in place.roles else ()
     )
     if place.layout == "ade20k":
@@ -96,7 +103,7 @@ def _open_inaturalist(entry: Entry, top: Path, **fields: Any) -> Task:
     classes.sort(key=lambda folder: int(folder.name))
     found, strays = label_images(classes)
     names = [f"{folder.parent.name}/{folder.name}" for folder in classes]
-    return task_of(
+    return assemble_task(
         entry.name,
         {"train": found},
         names,
@@ -104,12 +111,12 @@ def _open_inaturalist(entry: Entry, top: Path, **fields: Any) -> Task:
     )
 
 
-def _from_hub(entry: Entry, source: HubSource, offline: bool) -> Task:
+def _open_from_hub(entry: Entry, source: HubSource, offline: bool) -> Task:
     with source.or_alternative():
         tables, known = load_hub_tables(source, offline)
     name = f"hf:{source.reference}"
     licence = known["licence"] if entry.licence == "unknown" else entry.licence
-    fields = _fields(entry, source=name, revision=known["revision"], notes=entry.notes) | {
+    fields = _list_fields(entry, source=name, revision=known["revision"], notes=entry.notes) | {
         "licence": licence
     }
     if entry.kind == "segmentation":
@@ -117,5 +124,5 @@ def _from_hub(entry: Entry, source: HubSource, offline: bool) -> Task:
         for split, table in select_known_splits(name, tables, source.roles).items():
             where = f"{name} {split}"
             pairs[split] = Pairs(make_rows(table, "image", where), make_rows(table, "mask", where))
-        return task_of_masks(name, pairs, VOC_CLASSES, Reading(entry.classes), **fields)
-    return task_of_tables(name, tables, roles=source.roles, label=source.label, **fields)
+        return assemble_from_masks(name, pairs, VOC_CLASSES, Reading(entry.classes), **fields)
+    return assemble_from_tables(name, tables, roles=source.roles, label=source.label, **fields)

@@ -44,7 +44,7 @@ def cut(train: int, test: int) -> Mapping[str, int]:
     return split_sizes(train - validation, validation, test)
 
 
-def _paper(
+def _make_paper(
     name: str,
     title: str,
     classes: int,
@@ -68,7 +68,7 @@ def _paper(
     return Row(entry, replace(place, variable=named) if place.layout else place)
 
 
-def _decathlon(
+def _make_decathlon(
     name: str, what: str, classes: int, sizes: Mapping[str, int], place: Place, **changes: Any
 ) -> Row:
     settings = {
@@ -83,20 +83,22 @@ def _decathlon(
         " validation split is used for testing, and validation images are taken from train."
     )
     title, place = f"{what} of the Visual Decathlon", replace(place, archived=name)
-    return _paper(f"decathlon-{name}", title, classes, sizes, description, place, **settings)
+    return _make_paper(f"decathlon-{name}", title, classes, sizes, description, place, **settings)
 
 
-def _cifar(name: str, title: str, classes: int, what: str) -> Row:
+def _make_cifar(name: str, title: str, classes: int, what: str) -> Row:
     reference, sizes = f"uoft-cs/{name}", split_sizes(45_000, 5_000, 10_000)
     description, place = (
         f"Photographs of {what}, 32 x 32, from the Hub.",
         Place(hub=reference, layout=None),
     )
-    return _paper(name, title, classes, sizes, description, place, image_size=32, source=reference)
+    return _make_paper(
+        name, title, classes, sizes, description, place, image_size=32, source=reference
+    )
 
 
 DECATHLON_ROWS = (
-    _decathlon(
+    _make_decathlon(
         "aircraft",
         "FGVC-Aircraft",
         100,
@@ -108,28 +110,28 @@ DECATHLON_ROWS = (
             note=SAME_NAME,
         ),
     ),
-    _decathlon(
+    _make_decathlon(
         "cifar100",
         "CIFAR-100",
         100,
         cut(40_000, 10_000),
         Place(hub="uoft-cs/cifar100", label="fine_label", note=SAME_NAME),
     ),
-    _decathlon(
+    _make_decathlon(
         "daimlerpedcls",
         "Daimler pedestrians",
         2,
         cut(23_520, 5_880),
         Place(advice=f"the Hub has no copy of it; {UNPACK}"),
     ),
-    _decathlon(
+    _make_decathlon(
         "dtd",
         "Describable Textures",
         47,
         cut(1_880, 1_880),
         Place(hub="mcimpoi/dtd_split_1", note=SAME_NAME),
     ),
-    _decathlon(
+    _make_decathlon(
         "gtsrb",
         "German traffic signs",
         43,
@@ -137,8 +139,10 @@ DECATHLON_ROWS = (
         Place(hub="tanganke/gtsrb", note=SAME_NAME),
         flip=False,
     ),
-    _decathlon("imagenet12", "ImageNet", 1_000, cut(1_232_167, 49_000), IMAGENET, licence=RESEARCH),
-    _decathlon(
+    _make_decathlon(
+        "imagenet12", "ImageNet", 1_000, cut(1_232_167, 49_000), IMAGENET, licence=RESEARCH
+    ),
+    _make_decathlon(
         "omniglot",
         "Omniglot",
         1_623,
@@ -146,7 +150,7 @@ DECATHLON_ROWS = (
         Place(hub="GATE-engine/omniglot", roles={"train": "full"}, note=SAME_NAME),
         flip=False,
     ),
-    _decathlon(
+    _make_decathlon(
         "svhn",
         "Street View House Numbers",
         10,
@@ -154,14 +158,14 @@ DECATHLON_ROWS = (
         Place(hub="ufldl-stanford/svhn:cropped_digits", note=SAME_NAME),
         flip=False,
     ),
-    _decathlon(
+    _make_decathlon(
         "ucf101",
         "UCF101 dynamic images",
         101,
         cut(7_629, 1_908),
         Place(advice=f"its dynamic images are in the archive only; {UNPACK}"),
     ),
-    _decathlon(
+    _make_decathlon(
         "vgg-flowers",
         "VGG-Flowers",
         102,
@@ -171,9 +175,9 @@ DECATHLON_ROWS = (
 )
 
 LSAMD_ROWS = (
-    _cifar("cifar100", "CIFAR-100", 100, "100 kinds of objects (the fine labels)"),
-    _cifar("cifar10", "CIFAR-10", 10, "10 kinds of objects"),
-    _paper(
+    _make_cifar("cifar100", "CIFAR-100", 100, "100 kinds of objects (the fine labels)"),
+    _make_cifar("cifar10", "CIFAR-10", 10, "10 kinds of objects"),
+    _make_paper(
         "tiny-imagenet",
         "Tiny ImageNet",
         200,
@@ -183,7 +187,7 @@ LSAMD_ROWS = (
         Place(hub="zh-plus/tiny-imagenet", roles=VALIDATION_AS_TEST, note=NO_TEST),
         image_size=64,
     ),
-    _paper(
+    _make_paper(
         "inat2019",
         "iNaturalist 2019",
         1_010,
@@ -201,7 +205,7 @@ LSAMD_ROWS = (
             ),
         ),
     ),
-    _paper(
+    _make_paper(
         "food101",
         "Food-101",
         101,
@@ -213,7 +217,7 @@ LSAMD_ROWS = (
             note="its split called validation is used for testing",
         ),
     ),
-    _paper(
+    _make_paper(
         "cars",
         "Stanford Cars",
         196,
@@ -221,7 +225,7 @@ LSAMD_ROWS = (
         "Photographs of 196 models of cars, from the Hub.",
         Place(hub="tanganke/stanford_cars"),
     ),
-    _paper(
+    _make_paper(
         "flowers102",
         "Oxford Flowers-102",
         102,
@@ -232,7 +236,7 @@ LSAMD_ROWS = (
             note="LSAMD's paper states 2,040 and 818 images",
         ),
     ),
-    _paper(
+    _make_paper(
         "pets",
         "Oxford-IIIT Pet",
         37,
@@ -241,7 +245,7 @@ LSAMD_ROWS = (
         Place(hub="timm/oxford-iiit-pet", label="label"),
         licence="CC-BY-SA-4.0",
     ),
-    _paper(
+    _make_paper(
         "dtd",
         "Describable Textures",
         47,
@@ -252,7 +256,7 @@ LSAMD_ROWS = (
         ),
         licence="CC-BY-4.0",
     ),
-    _paper(
+    _make_paper(
         "caltech101",
         "Caltech-101",
         101,
@@ -265,7 +269,7 @@ LSAMD_ROWS = (
         ),
         licence="CC-BY-4.0",
     ),
-    _paper(
+    _make_paper(
         "ade20k",
         "ADE20K SceneParse150",
         150,
@@ -284,7 +288,7 @@ LSAMD_ROWS = (
         ),
         kind="segmentation",
     ),
-    _paper(
+    _make_paper(
         "voc2012",
         "PASCAL VOC 2012",
         21,
@@ -297,7 +301,7 @@ LSAMD_ROWS = (
 )
 
 TAL_UNSEEN_ROWS = (
-    _paper(
+    _make_paper(
         "fashion_mnist",
         "Fashion-MNIST",
         10,
@@ -313,7 +317,7 @@ TAL_UNSEEN_ROWS = (
         image_size=32,
         source="zalando-datasets/fashion_mnist",
     ),
-    _paper(
+    _make_paper(
         "fer2013",
         "FER2013",
         7,
@@ -322,7 +326,7 @@ TAL_UNSEEN_ROWS = (
         Place(hub="clip-benchmark/wds_fer2013@refs/convert/parquet", label="cls"),
         image_size=48,
     ),
-    _paper(
+    _make_paper(
         "ham10000",
         "HAM10000",
         7,
@@ -339,7 +343,7 @@ TAL_UNSEEN_ROWS = (
     ),
 )
 
-IMAGENET_1K = _paper(
+IMAGENET_1K = _make_paper(
     "imagenet-1k",
     "ImageNet-1K (ILSVRC 2012)",
     1_000,
@@ -355,7 +359,7 @@ ROWS = {
 }
 
 
-def on_hub(entry: Entry) -> HubSource | None:
+def find_on_hub(entry: Entry) -> HubSource | None:
     """Return the source on the Hub from which an entry's data would be read now.
 
     None if the data is on this machine, or not on the Hub.
@@ -371,7 +375,7 @@ def open_task(entry: Entry, offline: bool) -> Task:
     return open_from(ROWS[entry.name].place, entry, offline)
 
 
-def _suite(name: str, title: str, rows: tuple[Row, ...], *beside: Row) -> Suite:
+def _make_suite(name: str, title: str, rows: tuple[Row, ...], *beside: Row) -> Suite:
     """Build a suite; tasks in `beside` belong to it but are not run with it."""
     return Suite(
         name=name,
@@ -379,10 +383,14 @@ def _suite(name: str, title: str, rows: tuple[Row, ...], *beside: Row) -> Suite:
         entries=tuple(row.entry for row in (*rows, *beside)),
         tasks=tuple(row.entry.name for row in rows),
         open=open_task,
-        hub=on_hub,
+        hub=find_on_hub,
     )
 
 
-DECATHLON = _suite("decathlon", "the Visual Decathlon (TAL, TAL+)", DECATHLON_ROWS, IMAGENET_1K)
-LSAMD12 = _suite("lsamd12", "LSAMD's ten classification and two segmentation tasks", LSAMD_ROWS)
-TAL_UNSEEN = _suite("tal_unseen", "TAL's unseen tasks", TAL_UNSEEN_ROWS)
+DECATHLON = _make_suite(
+    "decathlon", "the Visual Decathlon (TAL, TAL+)", DECATHLON_ROWS, IMAGENET_1K
+)
+LSAMD12 = _make_suite(
+    "lsamd12", "LSAMD's ten classification and two segmentation tasks", LSAMD_ROWS
+)
+TAL_UNSEEN = _make_suite("tal_unseen", "TAL's unseen tasks", TAL_UNSEEN_ROWS)

@@ -18,8 +18,8 @@ from learngene_zoo.plugin import (
     Labelled,
     Task,
     Unavailable,
+    assemble_task,
     parse_json,
-    task_of,
 )
 
 VARIABLE = "LGZOO_PICTURES"
@@ -58,7 +58,7 @@ def open_stamps(entry: Entry) -> Task:
     Raises `Unavailable` if the package is not installed, `BadData` if a folder of it is missing.
     """
     folder = find_debian_folder(entry, STAMPS_PLACE, STAMPS_PACKAGE)
-    return _task(
+    return _make_task(
         entry, {"train": list_pictures(folder, STAMP_CLASSES, COPIES)}, sorted(STAMP_CLASSES)
     )
 
@@ -66,14 +66,16 @@ def open_stamps(entry: Entry) -> Task:
 def open_clipart(entry: Entry) -> Task:
     """Open `clipart`. Raises as `open_stamps` does."""
     folder = find_debian_folder(entry, CLIPART_PLACE, CLIPART_PACKAGE)
-    return _task(entry, {"train": list_pictures(folder, CLIPART_CLASSES)}, sorted(CLIPART_CLASSES))
+    return _make_task(
+        entry, {"train": list_pictures(folder, CLIPART_CLASSES)}, sorted(CLIPART_CLASSES)
+    )
 
 
 def open_emoji(entry: Entry) -> Task:
     """Open `emoji`. Raises as `open_stamps` does."""
     folder = find_npm_folder(entry, "google")
     names, rows = list_emoji(folder, "google")
-    return _task(entry, {"train": rows}, names)
+    return _make_task(entry, {"train": rows}, names)
 
 
 def open_emoji_transfer(entry: Entry) -> Task:
@@ -89,7 +91,7 @@ def open_emoji_transfer(entry: Entry) -> Task:
             f"{places['google']} and {places['twitter']} differ in their classes; install equal"
             " versions"
         )
-    return _task(entry, {"train": train, "test": test}, names)
+    return _make_task(entry, {"train": train, "test": test}, names)
 
 
 def open_flags(entry: Entry) -> Task:
@@ -113,7 +115,7 @@ def open_flags(entry: Entry) -> Task:
         split: Labelled(Files(tuple(files[i] for i in chosen)), others.labels[chosen])
         for split, chosen in parts.items()
     }
-    return _task(entry, {"train": train, **held_out}, names)
+    return _make_task(entry, {"train": train, **held_out}, names)
 
 
 OPENERS: Mapping[str, Callable[[Entry], Task]] = {
@@ -125,7 +127,7 @@ OPENERS: Mapping[str, Callable[[Entry], Task]] = {
 }
 
 
-def _task(entry: Entry, found: Mapping[str, Labelled], names: Sequence[str]) -> Task:
+def _make_task(entry: Entry, found: Mapping[str, Labelled], names: Sequence[str]) -> Task:
     fields: dict[str, Any] = {
         "title": entry.title,
         "flip": entry.flip,
@@ -133,7 +135,7 @@ def _task(entry: Entry, found: Mapping[str, Labelled], names: Sequence[str]) -> 
         "licence": entry.licence,
         "source": entry.source,
     }
-    return task_of(entry.name, found, names, **{**fields, "name": entry.name})
+    return assemble_task(entry.name, found, names, **{**fields, "name": entry.name})
 
 
 def find_debian_folder(entry: Entry, place: str, package: str) -> Path:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from learngene_zoo.plugin import Entry, Suite, Task, split_sizes
 
 
-def _entry(
+def _make_entry(
     name: str,
     title: str,
     classes: int,
@@ -34,7 +34,7 @@ def _entry(
     )
 
 
-STAMPS = _entry(
+STAMPS = _make_entry(
     "stamps",
     "Tux Paint stamps",
     12,
@@ -43,7 +43,7 @@ STAMPS = _entry(
     "Cut-out photographs and drawings of animals, plants, vehicles and other things, of very"
     " different sizes. From Debian's package tuxpaint-stamps-default.",
 )
-CLIPART = _entry(
+CLIPART = _make_entry(
     "clipart",
     "Open Clip Art Library",
     10,
@@ -52,7 +52,7 @@ CLIPART = _entry(
     "Drawings by many artists, from animals to transportation. From Debian's package"
     " openclipart-png.",
 )
-EMOJI = _entry(
+EMOJI = _make_entry(
     "emoji",
     "Noto emoji",
     70,
@@ -62,7 +62,7 @@ EMOJI = _entry(
     " emoji-datasource-google.",
     image_size=64,
 )
-EMOJI_TRANSFER = _entry(
+EMOJI_TRANSFER = _make_entry(
     "emoji-transfer",
     "Noto emoji, tested on Twemoji",
     70,
@@ -72,7 +72,7 @@ EMOJI_TRANSFER = _entry(
     " emoji-datasource-google and emoji-datasource-twitter.",
     image_size=64,
 )
-FLAGS = _entry(
+FLAGS = _make_entry(
     "flags",
     "flags of countries, one drawing of each",
     259,

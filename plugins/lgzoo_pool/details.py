@@ -14,7 +14,7 @@ from learngene_zoo.plugin import (
     Segment,
     Spec,
     WrongCall,
-    details_of,
+    parse_details,
     to_json,
 )
 from lgzoo_pool.paths import StitchLayout, Unequal
@@ -101,7 +101,7 @@ class StitchedDetails:
 
 def read_details(config: LearngeneConfig) -> StitchedDetails:
     """Return the details of a learngene. Raises `BadFile` for those that do not fit its spec."""
-    details = details_of(config, StitchedDetails)
+    details = parse_details(config, StitchedDetails)
     try:
         last = details.derive_specs(config.spec)[-1]
     except WrongCall as error:

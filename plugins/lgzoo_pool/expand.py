@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from learngene_zoo.plugin import BadFile, Json, Member, Segment, WrongCall, table_of
+from learngene_zoo.plugin import BadFile, Json, Member, Segment, WrongCall, get_table
 from lgzoo_pool.details import StitchedDetails, read_details
 from lgzoo_pool.paths import Path
 
@@ -195,7 +195,7 @@ def map_tensor_names(path: Path, spec: Spec, names: Sequence[str]) -> Iterator[t
         for number, part in enumerate(path.parts)
         for block in range(part.start, part.stop)
     ]
-    table = table_of(spec)
+    table = get_table(spec)
     for name in names:
         block = table.block_of(name)
         if block is None:
@@ -211,11 +211,11 @@ def map_tensor_names(path: Path, spec: Spec, names: Sequence[str]) -> Iterator[t
 
 def _load_tensors(learngene: Learngene, path: Path, spec: Spec, *, heads: bool) -> StateDict:
     """Return the tensors of a path's model by their names in it, shared, not copied."""
-    from learngene_zoo.plugin import shapes
+    from learngene_zoo.plugin import get_shapes
 
-    where, table = str(learngene.folder or "the learngene"), table_of(spec)
+    where, table = str(learngene.folder or "the learngene"), get_table(spec)
     needed = {
-        name: shape for name, shape in shapes(spec).items() if heads or not table.is_head(name)
+        name: shape for name, shape in get_shapes(spec).items() if heads or not table.is_head(name)
     }
     state: dict[str, torch.Tensor] = {}
     for name, source in map_tensor_names(path, spec, list(needed)):

@@ -11,7 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from learngene_zoo.plugin import BadFile, WrongCall, human_count, plotting, proportion, settings_of
+from learngene_zoo.plugin import (
+    BadFile,
+    WrongCall,
+    compute_interval,
+    format_count,
+    list_settings,
+    plotting,
+)
 from lgzoo_pool.details import StitchedDetails, read_details
 from lgzoo_pool.paths import Path
 from lgzoo_pool.plot_grid import HIGHLIGHT, build_grid_legend, draw_grid, pick_colour
@@ -55,12 +62,12 @@ def draw_picture(learngene: Learngene, expander: Expander) -> Figure:
     tall = max(ROW * len(details.anchors), LEAST)
     figure = plotting.new_figure(WIDTH, TOP + tall + BELOW)
     wide = WIDTH - LABELS - GAP - SCORES - 2 * EDGE
-    grid = plotting.axes_at(figure, EDGE + LABELS, BELOW, wide, tall)
-    beside = plotting.axes_at(figure, WIDTH - EDGE - SCORES, BELOW, SCORES, tall)
+    grid = plotting.add_axes(figure, EDGE + LABELS, BELOW, wide, tall)
+    beside = plotting.add_axes(figure, WIDTH - EDGE - SCORES, BELOW, SCORES, tall)
     draw_grid(grid, details, paths[number])
     draw_scores(beside, paths, [member.cost() for member in members], number, scores)
-    plotting.legend_below(figure, grid, build_grid_legend(paths[number]))
-    plotting.legend_below(figure, beside, build_scores_legend(scores))
+    plotting.draw_legend_below(figure, grid, build_grid_legend(paths[number]))
+    plotting.draw_legend_below(figure, beside, build_scores_legend(scores))
     result = "" if scores is None else f"{100 * scores.values[number]:.1f} % {scores.metric}"
     caption = format_caption(members[number], result)
     plotting.draw_heading(figure, EDGE, format_title(config, details), caption)
@@ -79,7 +86,11 @@ def format_caption(member: Member, result: str) -> str:
     """Return the settings, the cost and the result of the highlighted path in words."""
     cost = member.cost()
     words = [f"{name} {value}" for name, value in member.settings.items()]
-    words += [f"{human_count(cost.params)} parameters", f"{human_count(cost.flops)} FLOPs", result]
+    words += [
+        f"{format_count(cost.params)} parameters",
+        f"{format_count(cost.flops)} FLOPs",
+        result,
+    ]
     return f"the path drawn: {', '.join(filter(None, words))}"
 
 
@@ -88,7 +99,7 @@ def select_path(members: Sequence[Member], details: StitchedDetails, expander: E
 
     Of several it is the largest path; without settings a middle one.
     """
-    values = {setting.name: setting.default for setting in settings_of(expander)}
+    values = {setting.name: setting.default for setting in list_settings(expander)}
     named = {
         name: value
         for name, value in values.items()
@@ -216,7 +227,7 @@ def _draw_intervals(axes: Axes, xs: Sequence[float], scores: Scores, paths: Sequ
     if scores.metric != "accuracy":
         return
     for x, value, path in zip(xs, scores.values, paths):
-        low, high = proportion(round(value * scores.images), scores.images)
+        low, high = compute_interval(round(value * scores.images), scores.images)
         axes.plot(
             [x, x],
             [100 * low, 100 * high],

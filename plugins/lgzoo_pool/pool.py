@@ -40,7 +40,7 @@ from learngene_zoo.plugin import (
     LearngeneConfig,
     Method,
     adapt_rates,
-    once,
+    compute_once,
 )
 from lgzoo_pool.details import StitchedDetails, read_details
 from lgzoo_pool.expand import build_descendant, choose_candidate, derive_spec, list_candidates
@@ -101,7 +101,7 @@ class PoolExtractor(Extractor):
         self, ancestries: Sequence[Ancestry], tasks: Sequence[Task], run: Run
     ) -> Learngene:
         """Run algorithm 1. Both auxiliary models and the fine-tuning are parts of the run."""
-        from learngene_zoo.plugin import teacher_for
+        from learngene_zoo.plugin import train_teacher
 
         ancestry, task, settings = ancestries[0], tasks[0], self.settings
         config = self.outline([ancestry.spec])
@@ -112,20 +112,20 @@ class PoolExtractor(Extractor):
         images = PoolImages(task=task, input_format=ancestry.input_format, seed=run.seed)
         has_guide = settings.guidance_targets != "none"
         teacher, teacher_metrics = (
-            teacher_for(ancestry, task, settings.teaching, run)
+            train_teacher(ancestry, task, settings.teaching, run)
             if settings.has_imitation or has_guide
             else (None, {})
         )
 
         model = teacher if settings.has_imitation else None
         low, high = (
-            once(run.part(name), "pool.distil", distil, part, (spec, model, images))
+            compute_once(run.part(name), "pool.distil", distil, part, (spec, model, images))
             for name, part, spec in zip(
                 ("low", "high"), settings.derive_auxiliary_settings(), specs
             )
         )
         inputs = (specs, (low, high), ancestry.spec, teacher if has_guide else None, images)
-        pool = once(
+        pool = compute_once(
             run.part("tuning"), "pool.fine_tune", fine_tune, settings.derive_tuning(), inputs
         )
 

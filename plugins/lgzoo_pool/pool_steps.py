@@ -40,10 +40,10 @@ def distil(
         Teacher,
         assemble,
         derive_seed,
+        get_state_dict,
+        make_objective,
         measure_validation,
-        objective_for,
         open_device,
-        state_of,
         train,
     )
     from lgzoo_pool.modules.objectives import Imitation
@@ -52,7 +52,7 @@ def distil(
     model = assemble(spec, {}, seed=seed, scheme=settings.init).model()
     batches = images.open_batches(settings.training, run)
     seed = derive_seed(run.seed, "attributes")
-    objective = objective_for(images.task, model, settings.training, seed)
+    objective = make_objective(images.task, model, settings.training, seed)
     modules = {"model": model}
     if settings.imitating is not None and teacher is not None:
         seed = derive_seed(run.seed, "matrices")
@@ -71,7 +71,7 @@ def distil(
     state = {
         f"{kind}.{name}": tensor
         for kind, module in modules.items()
-        for name, tensor in state_of(module.cpu()).items()
+        for name, tensor in get_state_dict(module.cpu()).items()
     }
     return state, {**record, "training_images": batches.images}
 
@@ -99,7 +99,7 @@ def fine_tune(
     Returns:
         The pool's tensors and the metrics.
     """
-    from learngene_zoo.plugin import Teacher, open_device, state_of, train
+    from learngene_zoo.plugin import Teacher, get_state_dict, open_device, train
     from lgzoo_pool.modules.network import measure_paths
     from lgzoo_pool.modules.objectives import SampledPaths
 
@@ -121,7 +121,7 @@ def fine_tune(
     names = [name_path(number, path) for number, path in enumerate(paths)]
     limit = settings.paths.evaluated
     metrics = measure_paths(network, names, task, images.input_format, run, images=limit)
-    return state_of(network.cpu()), {"tuning": {**tuning, "stitches": fit}, **metrics}
+    return get_state_dict(network.cpu()), {"tuning": {**tuning, "stitches": fit}, **metrics}
 
 
 def stitch_models(

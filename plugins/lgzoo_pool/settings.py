@@ -1,6 +1,6 @@
 """The settings of Learngene Pool and of the parts of both methods.
 
-A part of a run is kept under a hash of its settings (`learngene_zoo.plugin.once`): each part gets
+A part of a run is kept under a hash of its settings (`compute_once`): each part gets
 its own record, with what it depends on and nothing else.
 """
 
@@ -307,9 +307,11 @@ class PoolImages:
 
     def open_batches(self, recipe: Recipe, run: Run) -> Batches:
         """Return the batches of one part."""
-        from learngene_zoo.plugin import training_images
+        from learngene_zoo.plugin import load_training_images
 
-        return training_images(self.task, self.input_format, recipe, replace(run, seed=self.seed))
+        return load_training_images(
+            self.task, self.input_format, recipe, replace(run, seed=self.seed)
+        )
 
 
 def select_levels(blocks: int, count: int) -> tuple[int, ...]:

@@ -38,8 +38,8 @@ from learngene_zoo.plugin import (
     Recipe,
     WrongCall,
     adapt_rates,
+    compute_once,
     derive_seed,
-    once,
 )
 from lgzoo_pool.details import StitchedDetails
 from lgzoo_pool.expand import build_descendant, choose_candidate, list_candidates
@@ -149,7 +149,7 @@ class SnnetExtractor(Extractor):
 
         start, metrics = None, {}
         if self.stitch == "ls":
-            start = once(
+            start = compute_once(
                 run.part("stitches"),
                 "snnet.least_squares",
                 start_stitches,
@@ -163,7 +163,7 @@ class SnnetExtractor(Extractor):
             metrics |= {"teacher": teacher_metrics} if teacher_metrics else {}
         stitches = start or derive_seed(run.seed, "stitches")
         inputs = (details.layout, anchors, has_new_heads, stitches, teacher, task)
-        network = once(
+        network = compute_once(
             run.part("training"), "snnet.train", train_network, self._derive_training(), inputs
         )
 
@@ -175,11 +175,11 @@ class SnnetExtractor(Extractor):
         self, widest: Ancestry, task: Task, run: Run
     ) -> tuple[Descendant | TimmModel, Json]:
         """Return the classifier that guides the training, and its name or metrics."""
-        from learngene_zoo.plugin import teacher_for, teacher_named
+        from learngene_zoo.plugin import open_teacher, train_teacher
 
         if self.teacher is not None:
-            return teacher_named(self.teacher, task, run)
-        return teacher_for(widest, task, self.teaching, run)
+            return open_teacher(self.teacher, task, run)
+        return train_teacher(widest, task, self.teaching, run)
 
     def _derive_details(self, specs: Sequence[Spec]) -> StitchedDetails:
         return StitchedDetails.from_specs(

@@ -73,12 +73,12 @@ def train_network(
         The network's tensors and the metrics.
     """
     from learngene_zoo.plugin import (
+        choose_metric,
+        get_state_dict,
         guide,
+        load_training_images,
         mark_chance,
-        metric_for,
-        state_of,
         train,
-        training_images,
     )
     from lgzoo_pool.modules.network import measure_paths, stitch_anchors
     from lgzoo_pool.modules.objectives import SampledPaths, freeze_anchors
@@ -89,7 +89,7 @@ def train_network(
     paths = layout.paths
     if settings.trained == "stitches":
         paths = freeze_anchors(network, heads=has_new_heads)
-    batches = training_images(task, input_format, recipe, run)
+    batches = load_training_images(task, input_format, recipe, run)
     frozen = None if teacher is None else guide(teacher, input_format, run)
     objective = SampledPaths(network, task, settings.paths, run.seed, paths=paths, teacher=frozen)
     for step in train(objective, batches, recipe, run, unused=True, label="stitched anchors"):
@@ -104,9 +104,9 @@ def train_network(
     limit = settings.paths.evaluated
     metrics = measure_paths(network, names, task, input_format, run, images=limit)
     if rows := metrics.get("paths"):
-        best = max(row[metric_for(task).name] for row in rows)
+        best = max(row[choose_metric(task).name] for row in rows)
         training |= mark_chance(best, task, recipe, images=limit)
-    return state_of(network.cpu()), {"training": training, **metrics}
+    return get_state_dict(network.cpu()), {"training": training, **metrics}
 
 
 def name_path(number: int, path: Path) -> Mapping[str, Json]:

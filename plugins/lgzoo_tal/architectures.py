@@ -22,8 +22,8 @@ from learngene_zoo.plugin import (
     ViTSpec,
     WrongCall,
     derive_seed,
+    refuse_unknown,
     require_pictures,
-    unknown,
 )
 
 SetName = Literal["vits-1k", "tal", "tal+", "gpts-1k"]
@@ -88,7 +88,7 @@ def scale_rule(name: SetName, ancestry: Spec) -> Rule:
             raise WrongCall(f"{name} is a set of models of texts; choose one of {', '.join(FORMS)}")
         return build_gpts_rule(ancestry)
     if name not in FORMS:
-        raise unknown("set of architectures", name, FORMS)
+        raise refuse_unknown("set of architectures", name, FORMS)
     bounds, depths = FORMS[name]
     unit = ancestry.head_width
 

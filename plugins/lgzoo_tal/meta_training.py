@@ -21,17 +21,17 @@ from learngene_zoo.plugin import (
     StateDict,
     Task,
     WrongCall,
+    build_model,
+    compute_once,
     derive_seed,
-    details_of,
     evaluate,
+    get_state_dict,
+    load_training_images,
     mark_chance,
-    model_of,
-    once,
     open_task,
+    parse_details,
     print_note,
-    state_of,
     train,
-    training_images,
 )
 from lgzoo_tal.architectures import draw_training_set
 from lgzoo_tal.config import Curriculum, Stage
@@ -127,7 +127,7 @@ def embed_tasks(
         return {}
     settings = EmbeddingSettings(images=curriculum.embedding_images)
     return {
-        task.name: once(
+        task.name: compute_once(
             run.part(f"embeddings/{task.name}"),
             "tal.embeddings",
             embed_task,
@@ -155,7 +155,7 @@ def meta_train_on_source(
     if source is None:
         return None
     inputs = [choose_donor(stage, ancestry), ancestry.input_format, (source,), None, {}]
-    return once(run.part("stage-1"), "tal.meta_train", meta_train, stage, inputs)
+    return compute_once(run.part("stage-1"), "tal.meta_train", meta_train, stage, inputs)
 
 
 def meta_train_on_groups(
@@ -177,7 +177,7 @@ def meta_train_on_groups(
         run: each training is a part of it.
     """
     return {
-        owner: once(
+        owner: compute_once(
             get_stage_2_run(owner, run),
             "tal.meta_train",
             meta_train,
@@ -305,7 +305,10 @@ class MetaTraining:
             guide=guide,
         )
         self.batches = TaskMixture(
-            {task.name: training_images(task, input_format, stage.recipe, run) for task in tasks},
+            {
+                task.name: load_training_images(task, input_format, stage.recipe, run)
+                for task in tasks
+            },
             batch_size=stage.recipe.batch_size,
             temperature=stage.sampling,
             seed=derive_seed(run.seed, "tasks"),
@@ -329,7 +332,7 @@ class MetaTraining:
                 for number, task in enumerate(self.tasks)
             }
             record |= {"untrained": found, **self._mark_chance(found)}
-        state = state_of(self.objective.hypernet.cpu())
+        state = get_state_dict(self.objective.hypernet.cpu())
         return {name: tensor.clone() for name, tensor in state.items()}, record
 
     def _mark_chance(self, found: Mapping[str, Mapping[str, float]]) -> dict[str, Json]:
@@ -354,7 +357,7 @@ class MetaTraining:
         for spec in select_evaluated_sizes(self.objective.architectures):
             spec = spec.with_(classes=task.classes)
             tensors = predict_tensors(self.objective.hypernet, spec, task_spec.embedding, self.run)
-            model = model_of(spec, tensors)
+            model = build_model(spec, tensors)
             result = evaluate(model, task, "validation", input_format, self.run, images=images)
             yield f"{spec.layers}x{spec.width}", round(result.value, 4)
 
@@ -392,7 +395,7 @@ def collect_learngene(
     state: StateDict = {
         f"{TASKS}{name}": part.state["embedding"] for name, part in embeddings.items()
     }
-    if ancestry is not None and is_inheriting(details_of(outline, HypernetDetails).hypernetwork):
+    if ancestry is not None and is_inheriting(parse_details(outline, HypernetDetails).hypernetwork):
         from lgzoo_tal.modules.text_embeddings import store_embeddings
 
         state = {**state, **store_embeddings(ancestry.state, ancestry.spec)}
@@ -406,7 +409,7 @@ def collect_learngene(
     metrics |= {
         f"stage_2/{owner}" if owner else "stage_2": part.record for owner, part in seconds.items()
     }
-    details = details_of(outline, HypernetDetails)
+    details = parse_details(outline, HypernetDetails)
     spec = details.hypernetwork
     details = replace(
         details,

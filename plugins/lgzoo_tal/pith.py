@@ -119,7 +119,7 @@ class PithExtractor(Extractor):
         self, ancestries: Sequence[Ancestry], tasks: Sequence[Task], run: Run
     ) -> Learngene:
         """Embed the tasks, train stage 1 on the source task, then stage 2 on the other tasks."""
-        from learngene_zoo.plugin import once
+        from learngene_zoo.plugin import compute_once
         from lgzoo_tal.meta_training import (
             collect_learngene,
             embed_tasks,
@@ -137,9 +137,9 @@ class PithExtractor(Extractor):
         first: Part | None = None
         if source is not None:
             inputs = [ancestry, (source,), None, {}, directions]
-            first = once(run.part("stage-1"), "pith.train", train_stage, stage_1, inputs)
+            first = compute_once(run.part("stage-1"), "pith.train", train_stage, stage_1, inputs)
         seconds = {
-            owner: once(
+            owner: compute_once(
                 get_stage_2_run(owner, run),
                 "pith.train",
                 train_stage,
@@ -155,7 +155,7 @@ class PithExtractor(Extractor):
 
     def _measure_directions(self, ancestry: Ancestry, task: Task, run: Run) -> Part | None:
         """Measure the principal directions if P and Q start there."""
-        from learngene_zoo.plugin import once
+        from learngene_zoo.plugin import compute_once
         from lgzoo_tal.modules.directions import measure_directions
         from lgzoo_tal.modules.embedding import EmbeddingSettings
 
@@ -164,7 +164,7 @@ class PithExtractor(Extractor):
         settings = EmbeddingSettings(images=self.curriculum.embedding_images)
         inputs = [ancestry, task]
         part = run.part("directions")
-        return once(part, "pith.directions", measure_directions, settings, inputs)
+        return compute_once(part, "pith.directions", measure_directions, settings, inputs)
 
 
 def train_stage(

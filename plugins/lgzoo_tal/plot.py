@@ -16,7 +16,7 @@ import torch
 from numpy import ndarray
 from torch.nn import functional
 
-from learngene_zoo.plugin import BadFile, Expander, Learngene, Run, Spec, details_of, plotting
+from learngene_zoo.plugin import BadFile, Expander, Learngene, Run, Spec, parse_details, plotting
 from lgzoo_tal.hypernet_spec import HypernetDetails
 from lgzoo_tal.modules.hypernet import build_graph_for
 from lgzoo_tal.plot_panels import Cloud, build_size_legend, draw_map, draw_similarity
@@ -40,7 +40,7 @@ def draw_picture(learngene: Learngene, expander: Expander) -> Figure:
 
     Raises `BadFile` for impossible tensors or details.
     """
-    details = details_of(learngene.config, HypernetDetails)
+    details = parse_details(learngene.config, HypernetDetails)
     clouds, shares = project_clouds(
         compute_graph_embeddings(learngene, details, select_sizes(learngene, expander))
     )
@@ -51,9 +51,9 @@ def draw_picture(learngene: Learngene, expander: Expander) -> Figure:
         WIDTH if has_matrix else LEFT + across + RIGHT + (BAR if len(clouds) == 1 else TASK_NAMES)
     )
     figure = plotting.new_figure(wide, HEIGHT)
-    axes = plotting.axes_at(figure, LEFT, BELOW, across, HEIGHT - TOP - BELOW)
+    axes = plotting.add_axes(figure, LEFT, BELOW, across, HEIGHT - TOP - BELOW)
     draw_map(axes, clouds, shares, HEIGHT - TOP - BELOW)
-    plotting.legend_below(figure, axes, build_size_legend(clouds))
+    plotting.draw_legend_below(figure, axes, build_size_legend(clouds))
     method = NAMES.get(learngene.config.method, learngene.config.method)
     title = f"{method}: {len(clouds[0].specs)} sizes"
     if clouds[0].task is not None:
@@ -70,7 +70,7 @@ def draw_picture(learngene: Learngene, expander: Expander) -> Figure:
     if embeddings is not None and has_matrix:
         left = wide - RIGHT - MATRIX
         similar = compute_cosines(embeddings)
-        panel = plotting.axes_at(figure, left, HEIGHT - TOP - 0.75 - MATRIX, MATRIX, MATRIX)
+        panel = plotting.add_axes(figure, left, HEIGHT - TOP - 0.75 - MATRIX, MATRIX, MATRIX)
         draw_similarity(panel, tasks, similar, order_by_similarity(similar))
         plotting.draw_heading(figure, left, "similarity of the tasks", "cosine of their embeddings")
     return figure

@@ -17,7 +17,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
 from numpy import array, mean, ndarray
 
-from learngene_zoo.plugin import Spec, count_params, human_count, plotting
+from learngene_zoo.plugin import Spec, count_params, format_count, plotting
 
 # Diameters of the largest model, also among many tasks, and of the smallest.
 LARGEST, CROWDED, SMALLEST = 15.0, 10.0, 3.0
@@ -102,7 +102,7 @@ def build_size_legend(clouds: Sequence[Cloud]) -> list[Line2D]:
     diameter = build_diameter_scale(clouds)
     chosen = sorted({sizes[0], sizes[len(sizes) // 2], sizes[-1]})
     style: dict[str, Any] = {"marker": "o", "linestyle": "none", "markeredgecolor": plotting.PAPER}
-    labels = [human_count(size) + " parameters" * (size == chosen[-1]) for size in chosen]
+    labels = [format_count(size) + " parameters" * (size == chosen[-1]) for size in chosen]
     return [
         Line2D([], [], markersize=diameter(size), label=label, color=plotting.QUIET, **style)
         for size, label in zip(chosen, labels)

@@ -16,8 +16,8 @@ from learngene_zoo.plugin import (
     Expander,
     Member,
     WrongCall,
-    details_of,
     open_task,
+    parse_details,
 )
 from lgzoo_tal.architectures import list_widths
 from lgzoo_tal.hypernet_spec import (
@@ -63,7 +63,7 @@ class HypernetExpander(Expander):
         Widths are multiples of its head width. Other sizes can be built as well: deeper, wider,
         with other heads or MLP ratios.
         """
-        min_layers, max_layers = details_of(config, HypernetDetails).layers
+        min_layers, max_layers = parse_details(config, HypernetDetails).layers
         sizes = [
             (layers, width)
             for layers in range(min_layers, max_layers + 1)
@@ -86,7 +86,7 @@ class HypernetExpander(Expander):
         from lgzoo_tal.modules.inheritance import read_inheritance
         from lgzoo_tal.modules.tensors import process_tensors
 
-        config, details = learngene.config, details_of(learngene.config, HypernetDetails)
+        config, details = learngene.config, parse_details(learngene.config, HypernetDetails)
         spec = derive_spec(target, config.spec)
         check_target(details.hypernetwork, spec, config.spec)
         hypernet = load_hypernet(learngene, details, details.find_owner(target.task))

@@ -144,7 +144,7 @@ class TalExtractor(Extractor):
         self, ancestries: Sequence[Ancestry], tasks: Sequence[Task], run: Run
     ) -> Learngene:
         """Embed the tasks, train stage 1 on the source task, then stage 2 on the other tasks."""
-        from learngene_zoo.plugin import once
+        from learngene_zoo.plugin import compute_once
         from lgzoo_tal.meta_training import (
             choose_donor,
             collect_learngene,
@@ -162,11 +162,11 @@ class TalExtractor(Extractor):
         first: Part | None
         if source is not None and self.guidance:
             inputs = [ancestry, source]
-            first = once(run.part("stage-1"), "tal.stage_1", train_stage_1, stage_1, inputs)
+            first = compute_once(run.part("stage-1"), "tal.stage_1", train_stage_1, stage_1, inputs)
         else:  # the same training as LoGAH's, and shared with it
             first = meta_train_on_source(stage_1, ancestry, source, run)
         seconds = {
-            owner: once(
+            owner: compute_once(
                 get_stage_2_run(owner, run),
                 "tal.stage_2",
                 train_stage_2,

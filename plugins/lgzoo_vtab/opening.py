@@ -19,11 +19,11 @@ from learngene_zoo.plugin import (
     Files,
     Labelled,
     Task,
+    assemble_from_tables,
+    assemble_task,
     derive_seed,
+    draw_uniform,
     load_hub_tables,
-    task_of,
-    task_of_tables,
-    uniform,
 )
 from lgzoo_vtab.places import TRAIN, VALIDATION, Row, find_folder, find_source
 
@@ -73,7 +73,7 @@ def _open_folder(row: Row, folder: Path) -> Task:
     highest = max(int(labelled.labels.max()) for labelled in stored.values())
     names = [str(number) for number in range(max(highest + 1, row.entry.classes))]
     fields = _list_fields(row, f"folder:{folder}")
-    return task_of(row.entry.name, stored, names, may_lack_classes=True, **fields)
+    return assemble_task(row.entry.name, stored, names, may_lack_classes=True, **fields)
 
 
 def read_list(folder: Path, name: str) -> Labelled:
@@ -114,7 +114,7 @@ def _open_hub(row: Row, source: HubSource, offline: bool) -> Task:
     if fields["licence"] == "unknown":
         fields["licence"] = known["licence"]
     splits = list_classes(draw_tables(row.entry.name, tables), row.entry.classes)
-    return task_of_tables(name, splits, label=source.label, may_lack_classes=True, **fields)
+    return assemble_from_tables(name, splits, label=source.label, may_lack_classes=True, **fields)
 
 
 def list_classes(splits: Mapping[str, Any], classes: int) -> dict[str, Any]:
@@ -151,7 +151,7 @@ def draw_tables(name: str, tables: Mapping[str, Any]) -> dict[str, Any]:
     train = tables["train"]
     if len(train) < TRAIN + VALIDATION:
         raise BadData(f"{name} has {len(train)} training images; expected at least 1,000")
-    draws = uniform(derive_seed(0, "vtab", name), range(len(train)), 1)[:, 0]
+    draws = draw_uniform(derive_seed(0, "vtab", name), range(len(train)), 1)[:, 0]
     order = np.argsort(draws, kind="stable")
     return {
         "train": train.select(np.sort(order[:TRAIN])),

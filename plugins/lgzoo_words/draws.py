@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
-from learngene_zoo.plugin import uniform
+from learngene_zoo.plugin import draw_uniform
 
 T = TypeVar("T")
 MAX_DRAWS = 48  # of one text
@@ -15,7 +15,7 @@ class Draws:
     """The draws of one text, used one after the other."""
 
     def __init__(self, key: int, index: int) -> None:
-        self._values: Iterator[float] = iter(uniform(key, [index], MAX_DRAWS)[0].tolist())
+        self._values: Iterator[float] = iter(draw_uniform(key, [index], MAX_DRAWS)[0].tolist())
 
     def pick(self, options: Sequence[T]) -> T:
         """Return one of the options, each with the same probability."""

@@ -27,7 +27,7 @@ from learngene_zoo.plugin import (
     Task,
     TextRows,
     Unavailable,
-    task_of,
+    assemble_task,
 )
 
 VARIABLE = "LGZOO_WORDS"
@@ -71,7 +71,7 @@ def open_real(entry: Entry) -> Task:
     items = list(_drop_repeated(read(entry)))
     labelled = {split: _select(entry, items, split) for split in SPLITS}
     fields = {name: getattr(entry, name) for name in ("title", "licence", "source")}
-    return task_of(
+    return assemble_task(
         entry.name, labelled, class_names, kind="text", notes=_describe(entry, labelled), **fields
     )
 

@@ -17,7 +17,7 @@ VERSION = 1  # of the rules; another version has other test texts
 RULE_SIZES = (4_000, 500, 1_000)
 
 
-def _entry(
+def _make_entry(
     name: str,
     title: str,
     classes: int,
@@ -39,35 +39,35 @@ def _entry(
     )
 
 
-ACCEPTABILITY = _entry(
+ACCEPTABILITY = _make_entry(
     "acceptability",
     "does the verb agree with its subject",
     2,
     "Sentences made by rules, with a noun of the other number between subject and verb. Both"
     " classes have the same words.",
 )
-PARAPHRASE = _entry(
+PARAPHRASE = _make_entry(
     "paraphrase",
     "do two sentences tell the same",
     2,
     "Pairs of sentences made by rules: active, passive and cleft, with the same roles or exchanged"
     " ones. Both classes have the same words.",
 )
-ENTAILMENT = _entry(
+ENTAILMENT = _make_entry(
     "entailment",
     "does the second sentence follow from the first",
     2,
     "Pairs of sentences made by rules with all, some, none and not all, of which one is more"
     " specific. Both classes have the same words.",
 )
-SENTIMENT = _entry(
+SENTIMENT = _make_entry(
     "sentiment",
     "is the final judgement good or bad",
     2,
     "Reviews of one or two clauses made by rules, with negations, and, but and although. Words"
     " alone decide many of them.",
 )
-DEBIAN_SECTIONS = _entry(
+DEBIAN_SECTIONS = _make_entry(
     "debian_sections",
     "sections of Debian packages",
     20,
@@ -77,7 +77,7 @@ DEBIAN_SECTIONS = _entry(
     "those of the packages",
     "apt-cache dumpavail",
 )
-WORDNET = _entry(
+WORDNET = _make_entry(
     "wordnet",
     "WordNet's nouns by lexicographer file",
     26,
@@ -86,7 +86,7 @@ WORDNET = _entry(
     "WordNet 3.0",
     "WordNet 3.0",
 )
-SNIPPETS = _entry(
+SNIPPETS = _make_entry(
     "snippets",
     "rated snippets of film reviews",
     2,

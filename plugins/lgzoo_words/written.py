@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from learngene_zoo.plugin import Entry, Task, built_in, derive_seed
+from learngene_zoo.plugin import Entry, Task, build_task, derive_seed
 from lgzoo_words.draws import Draws
 from lgzoo_words.rules import RULES, Text
 
@@ -37,7 +37,7 @@ class WrittenSplit:
 
 def open_rules(entry: Entry, class_names: Sequence[str], version: int) -> Task:
     """Open a task that is made by rules; another version has other texts."""
-    return built_in(entry, class_names, partial(_open_split, entry, version))
+    return build_task(entry, class_names, partial(_open_split, entry, version))
 
 
 def _open_split(entry: Entry, version: int, split: str) -> WrittenSplit:

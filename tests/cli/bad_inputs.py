@@ -515,9 +515,9 @@ def outside(settings: Any) -> Iterator[tuple[str, str, str]]:
 
     There is one value for each bound.
     """
-    from learngene_zoo.settings import settings_of
+    from learngene_zoo.settings import list_settings
 
-    for setting in settings_of(settings):
+    for setting in list_settings(settings):
         option, bounds = f"--{setting.option}", setting.bounds
         if setting.choices:
             yield option, "sideways", "'sideways'"

@@ -11,10 +11,10 @@ import pytest
 from click.testing import CliRunner
 
 from learngene_zoo.cli.options import (
-    budget_options,
-    model_of,
-    options_of,
-    settings_from_options,
+    find_model,
+    make_budget_options,
+    make_options,
+    read_settings,
 )
 from learngene_zoo.cli.sections import SettingsCommand
 from learngene_zoo.errors import WrongCall
@@ -47,8 +47,8 @@ def parse_line(words: list[str], settings: object = Toy()) -> object:
     received: list[object] = []
     command = SettingsCommand(
         "toy",
-        params=[*options_of(settings)],
-        callback=lambda **_: received.append(settings_from_options(settings)),
+        params=[*make_options(settings)],
+        callback=lambda **_: received.append(read_settings(settings)),
     )
     command.main(words, standalone_mode=False)
     return received[0]
@@ -88,12 +88,12 @@ def test_what_is_typed_is_what_changes(words: list[str], changes: dict[str, obje
 
 
 def test_a_default_that_is_typed_overrides_another_presets_value() -> None:
-    options = options_of(Toy())
+    options = make_options(Toy())
     received: list[object] = []
     command = click.Command(
         "toy",
         params=[*options],
-        callback=lambda **_: received.append(settings_from_options(Toy(rounds=99))),
+        callback=lambda **_: received.append(read_settings(Toy(rounds=99))),
     )
     command.main([], standalone_mode=False)
     command.main(["--rounds", "3"], standalone_mode=False)
@@ -135,7 +135,7 @@ def test_what_cannot_be_meant_is_named(words: list[str], names: list[str]) -> No
 
 
 def test_the_help_shows_choices_and_defaults_and_keeps_settings_apart() -> None:
-    params = [*options_of(Toy()), click.Option(["--json"], is_flag=True, help="Print JSON.")]
+    params = [*make_options(Toy()), click.Option(["--json"], is_flag=True, help="Print JSON.")]
     text = (
         CliRunner()
         .invoke(SettingsCommand("toy", params=params), ["--help"], terminal_width=200)
@@ -161,32 +161,32 @@ def test_a_model_that_is_named_comes_before_those_at_the_usual_places(
     for name in ("mine", "usual", "last"):
         Path(name).mkdir()
         (Path(name) / "config.json").write_text('{"architecture": "vit"}')
-    assert model_of("mine", "usual", "last") == Path("mine")
-    assert model_of(None, "none", "usual", "last") == Path("usual")
+    assert find_model("mine", "usual", "last") == Path("mine")
+    assert find_model(None, "none", "usual", "last") == Path("usual")
     with pytest.raises(WrongCall, match=r"there is no model at \./none or \./gone"):
-        model_of(None, "none", "gone")
+        find_model(None, "none", "gone")
     with pytest.raises(WrongCall, match="there is no model at x; build one"):
-        model_of("x", "usual")
+        find_model("x", "usual")
     with pytest.raises(WrongCall, match=r"^there is no model at usaul; did you mean usual\?$"):
-        model_of("usaul", "mine")
+        find_model("usaul", "mine")
     with pytest.raises(
         WrongCall,
         match=(
             "timm:vit is a timm model, not a folder; create a folder with `lgzoo finetune timm:vit"
         ),
     ):
-        model_of("timm:vit", "usual")
+        find_model("timm:vit", "usual")
     with pytest.raises(
         WrongCall, match="no model at me/vit; on the Hub it would be hf-hub:me/vit or me/vit@main"
     ):
-        model_of("me/vit", "usual")
+        find_model("me/vit", "usual")
     Path("model.onnx").touch()
     with pytest.raises(WrongCall, match=r"model\.onnx is a file; name a model's folder"):
-        model_of("model.onnx", "usual")
+        find_model("model.onnx", "usual")
 
 
 def test_quantities_are_read_as_people_write_them() -> None:
-    read = click.Command("read", params=[*budget_options()]).make_context(
+    read = click.Command("read", params=[*make_budget_options()]).make_context(
         "read", ["--max-params", "20M", "--max-latency", "15ms"]
     )
     assert read.params == {"max_params": 20_000_000, "max_flops": None, "max_latency": 0.015}
@@ -196,7 +196,7 @@ def test_a_flag_that_says_no_has_a_plain_opposite() -> None:
     spec = ViTSpec(layers=2, width=32, heads=2)
     flags = {
         option.opts[0]: option.secondary_opts
-        for option in options_of(spec)
+        for option in make_options(spec)
         if isinstance(option, click.Option)
     }
     assert flags["--no-embed-class"] == ["--embed-class"]

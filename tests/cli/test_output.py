@@ -14,7 +14,7 @@ from learngene_zoo.cli import train as train_command
 from learngene_zoo.cli.job import (
     Job,
     choose_rows,
-    interval_text,
+    format_interval,
     is_number,
     print_lines,
     print_made,
@@ -23,7 +23,7 @@ from learngene_zoo.cli.job import (
     print_table,
     say,
 )
-from learngene_zoo.cli.main import note
+from learngene_zoo.cli.main import print_note
 from learngene_zoo.cli.plan import print_sizes
 from learngene_zoo.runs.run import Run
 
@@ -113,7 +113,7 @@ def test_rows_that_are_spread_begin_with_the_first_and_end_with_the_last() -> No
 
 
 def test_an_interval_stands_beside_its_value_and_is_aligned_as_a_number() -> None:
-    assert interval_text(0.91349, 0.9, 0.925) == "0.913 [0.900, 0.925]"
+    assert format_interval(0.91349, 0.9, 0.925) == "0.913 [0.900, 0.925]"
     assert is_number("0.913 [0.900, 0.925]")
     assert is_number("-0.010 [-0.030, 0.010]")
     assert not is_number("digits")
@@ -159,7 +159,7 @@ def test_no_text_controls_the_terminal(capsys: pytest.CaptureFixture[str]) -> No
     print_lines([HOSTILE])
     print_made(Path(HOSTILE), job(), HOSTILE)
     say(HOSTILE, job())
-    note(HOSTILE)
+    print_note(HOSTILE)
     printed = capsys.readouterr()
     assert not {"\x1b", "\u202e"} & set(printed.out + printed.err)
     assert (
@@ -224,7 +224,7 @@ def lgzoo(
 def test_a_result_of_any_metric_is_printed() -> None:
     shared = {"test_interval": [0.1, 0.3], "test_images": 500, "validation_accuracy": 0.9}
     for metric in ("accuracy", "mIoU", "matthews", "F1"):
-        facts = train_command._facts({f"test_{metric}": 0.2, **shared, "kept_epoch": 1})
+        facts = train_command._list_facts({f"test_{metric}": 0.2, **shared, "kept_epoch": 1})
         assert facts == {
             "kept_epoch": 1,
             "metric": metric,
@@ -233,7 +233,7 @@ def test_a_result_of_any_metric_is_printed() -> None:
             "high": 0.3,
             "images": 500,
         }
-    assert train_command._facts({"validation_accuracy": 0.9}) == {}
+    assert train_command._list_facts({"validation_accuracy": 0.9}) == {}
 
 
 @pytest.mark.parametrize(

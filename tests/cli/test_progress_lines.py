@@ -13,7 +13,7 @@ from learngene_zoo.artifacts.descendant import assemble
 from learngene_zoo.cli.main import main
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.runs import progress
-from learngene_zoo.testing import tiny_task
+from learngene_zoo.testing import make_tiny_task
 
 START = assemble(
     ViTSpec(layers=2, width=8, heads=2, classes=3, image_size=16, patch_size=8), {}, seed=0
@@ -26,7 +26,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the working folder with a model whose task is tiny and whose evaluation is slow."""
     from learngene_zoo.tasks.loader import Loader
 
-    task = tiny_task()
+    task = make_tiny_task()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(progress, "_printer", progress._Printer())
     monkeypatch.setattr("learngene_zoo.lifecycle.opening.open_task", lambda name, **_: task)

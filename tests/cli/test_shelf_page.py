@@ -19,9 +19,9 @@ from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.learngene import read_config
 from learngene_zoo.artifacts.records import CardRecord, CardResults, Measured
 from learngene_zoo.cli.main import main
-from learngene_zoo.families.family import cost
+from learngene_zoo.families.family import count_cost
 from learngene_zoo.lifecycle.shelf_page import (
-    _overlap,
+    _do_overlap,
     _place_label,
     build_shelf_page,
     list_sizes,
@@ -55,8 +55,8 @@ def read_commands(page: str) -> list[str]:
 
 def test_every_learngene_has_rows_with_its_results(page: str) -> None:
     rows = re.findall(r"<tr data-method=.*?</tr>", page, re.S)
-    for name in shelf.learngenes():
-        config = read_config(shelf.cards_folder() / name)
+    for name in shelf.list_learngenes():
+        config = read_config(shelf.find_cards_folder() / name)
         sizes = list_sizes(name, config)
         shown = [row for row in rows if f"<td>{name}</td>" in row]
         assert len(shown) == len(sizes) >= 1
@@ -84,8 +84,8 @@ def test_every_command_builds_the_size_beside_it(monkeypatch: pytest.MonkeyPatch
         raise SystemExit(0)
 
     monkeypatch.setattr(lifecycle, "expand", expand)
-    for name in shelf.learngenes():
-        for size in list_sizes(name, read_config(shelf.cards_folder() / name)):
+    for name in shelf.list_learngenes():
+        for size in list_sizes(name, read_config(shelf.find_cards_folder() / name)):
             built.clear()
             result = CliRunner().invoke(main, shlex.split(size.command)[1:])
             assert result.exit_code == 0, (size.command, result.stderr)
@@ -94,7 +94,9 @@ def test_every_command_builds_the_size_beside_it(monkeypatch: pytest.MonkeyPatch
                 for member in built[0]
                 if (member.spec.layers, member.spec.width) == (size.layers, size.width)
             ]
-            assert size.params in {cost(member.spec).params for member in members}, size.command
+            assert size.params in {count_cost(member.spec).params for member in members}, (
+                size.command
+            )
 
 
 def test_the_page_loads_nothing_and_is_small(page: str) -> None:
@@ -118,7 +120,7 @@ def test_text_of_cards_adds_no_markup(monkeypatch: pytest.MonkeyPatch) -> None:
         return replace(read_config(folder), method=HOSTILE, card=CardRecord(worth=worth))
 
     monkeypatch.setattr("learngene_zoo.lifecycle.shelf_page.read_config", read_hostile)
-    monkeypatch.setattr(shelf, "learngenes", lambda: ["lsamd-mini"])
+    monkeypatch.setattr(shelf, "list_learngenes", lambda: ["lsamd-mini"])
     page = build_shelf_page()
     assert "<img" not in page
     assert "\x1b" not in page
@@ -161,4 +163,4 @@ def test_labels_of_a_picture_touch_neither_points_nor_each_other() -> None:
         assert _place_label("abc", 100, 100, taken) is not None, count
     assert _place_label("abc", 100, 100, taken) is None
     for number, box in enumerate(taken):
-        assert not any(_overlap(box, other) for other in taken[number + 1 :])
+        assert not any(_do_overlap(box, other) for other in taken[number + 1 :])

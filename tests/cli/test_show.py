@@ -11,12 +11,12 @@ from click.testing import CliRunner, Result
 
 from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.artifacts.records import CardRecord, CardResults, LearngeneConfig, Measured
-from learngene_zoo.artifacts.shelf import cards_folder
-from learngene_zoo.cli.description.show import _flat, _worth
+from learngene_zoo.artifacts.shelf import find_cards_folder
+from learngene_zoo.cli.description.show import _flatten, _list_worth
 from learngene_zoo.cli.main import main
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.method.contract import method_of
+from learngene_zoo.method.contract import find_method
 from learngene_zoo.method.sizes import Budget, Target, parse_sizes
 
 
@@ -85,7 +85,7 @@ def test_a_model_of_texts_has_no_image_size(
 
 def test_a_language_model_shows_its_loss_and_licence() -> None:
     row = json.loads(CliRunner().invoke(main, ["show", "ancestry-words", "--json"]).stdout)
-    record = json.loads((cards_folder() / "ancestry-words" / "config.json").read_text())
+    record = json.loads((find_cards_folder() / "ancestry-words" / "config.json").read_text())
     loss = record["learngene"]["metrics"]["validation_loss"]
     assert (row["validation_loss"], row["licence"], loss < 8) == (loss, "apache-2.0", True)
     assert (row["vocabulary"], row["positions"]) == (record["vocab_size"], record["n_positions"])
@@ -131,7 +131,7 @@ def test_a_method_that_looks_at_no_images_takes_a_task_for_its_descendants(
 def test_no_name_is_listed_twice(learngene: Path) -> None:
     from learngene_zoo.artifacts.learngene import read_config
 
-    expander = method_of(read_config(learngene), learngene).expander
+    expander = find_method(read_config(learngene), learngene).expander
     with pytest.raises(WrongCall) as error:
         parse_sizes(Target(), Budget(), expander, {"colour": "red"})
     names = str(error.value).partition("known: ")[2].split(", ")
@@ -177,18 +177,18 @@ def test_accuracies_stand_in_the_row_of_their_size_and_in_no_other() -> None:
         {"layers": 8, "width": 96, "keep": 3, "params": 6},
         {"layers": 8, "width": 64},
     ]
-    assert [_worth(row, card) for row in rows] == [
+    assert [_list_worth(row, card) for row in rows] == [
         {"digits_accuracy": 0.4},
         {"digits_accuracy": 0.8, "signs_accuracy": 0.3},
         {},
     ]
-    assert _worth(rows[0], None) == {}
+    assert _list_worth(rows[0], None) == {}
 
 
 def test_images_that_were_seen_take_the_place_of_the_setting() -> None:
     details: Any = {"calibration": {"images": 600, "ridge": 0.001}, "images": 89}
-    assert _flat(details) == {"calibration": ["ridge 0.001"], "images": 89}
-    assert _flat({**details, "images": None})["calibration"] == [
+    assert _flatten(details) == {"calibration": ["ridge 0.001"], "images": 89}
+    assert _flatten({**details, "images": None})["calibration"] == [
         "images 600",
         "ridge 0.001",
     ]
@@ -219,7 +219,7 @@ def test_an_exported_file_is_described_by_its_metadata(
 ) -> None:
     pytest.importorskip("onnxruntime")
     from learngene_zoo.artifacts.descendant import assemble
-    from learngene_zoo.families.tensors import initial
+    from learngene_zoo.families.tensors import initialise
     from learngene_zoo.lifecycle import export
     from learngene_zoo.runs.run import Run
 
@@ -227,7 +227,7 @@ def test_an_exported_file_is_described_by_its_metadata(
     spec = SPEC.with_(classes=12)
     names = tuple(f"kind {number}" for number in range(12))
     model = assemble(
-        spec, initial(spec, 0), seed=0, mean=(0.5,) * 3, std=(0.25,) * 3, class_names=names
+        spec, initialise(spec, 0), seed=0, mean=(0.5,) * 3, std=(0.25,) * 3, class_names=names
     )
     export(model, "model.onnx", run=Run(device="cpu"))
     row = json.loads(call("show", "model.onnx", "--json").stdout)

@@ -19,7 +19,7 @@ from learngene_zoo.errors import BadData
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.lifecycle.shrinking import building, estimate, steps
 from learngene_zoo.runs.run import Run
-from learngene_zoo.text import human_count
+from learngene_zoo.text import format_count
 from learngene_zoo.training import loop, speed, tuning
 
 SPEC = ViTSpec(layers=3, width=32, heads=2, classes=3, image_size=16, patch_size=8)
@@ -61,7 +61,7 @@ def test_the_table_and_the_json_agree(place: Path) -> None:
         words = words[row["kept"] :]
         assert words[0] == row["method"]
         assert words[1] == f"{row['layers']}x{row['width']}"
-        assert words[2] == human_count(row["params"])
+        assert words[2] == format_count(row["params"])
         assert words[5] == f"{row['probe']:.3f}"
         assert words[8] == ("-" if row["validation"] is None else f"{row['validation']:.3f}")
         assert words[9] == ("-" if row["test"] is None else f"{row['test']:.3f}")

@@ -15,12 +15,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 import learngene_zoo as lg
-from learngene_zoo.artifacts.shelf import cards_folder
+from learngene_zoo.artifacts.shelf import find_cards_folder
 from learngene_zoo.cli.main import GROUPS, TABLE, main
 from learngene_zoo.cli.options import START_HERE
-from learngene_zoo.families.family import cost
+from learngene_zoo.families.family import count_cost
 from learngene_zoo.method.contract import METHODS
-from learngene_zoo.pretrained.ancestry import ancestry_spec
+from learngene_zoo.pretrained.ancestry import read_ancestry_spec
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import with_settings
 from learngene_zoo.version import __version__
@@ -300,7 +300,7 @@ def test_after_an_extraction_of_one_depth_a_smaller_size_is_suggested(
     assert said[:2] == ["expand", "--max-params"]
     assert call(*said).exit_code == 0
     params = lg.load("descendant").cost().params
-    assert params <= int(said[2]) < cost(ancestry_spec("bundled")).params
+    assert params <= int(said[2]) < count_cost(read_ancestry_spec("bundled")).params
 
 
 @pytest.mark.parametrize("verb", ["extract", "plan"])
@@ -349,7 +349,7 @@ def test_a_picture_is_named_as_its_learngene(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    shutil.copytree(cards_folder() / "lsamd-mini", tmp_path / "mine")
+    shutil.copytree(find_cards_folder() / "lsamd-mini", tmp_path / "mine")
     monkeypatch.setattr("learngene_zoo.lifecycle.plot", lambda learngene, path, **_: path)
     assert call("plot", "mine").stdout == "mine.png\n"
 
@@ -442,11 +442,11 @@ def call_refused(*words: str) -> str:
 def test_a_size_that_a_method_cannot_change_is_refused_wherever_it_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from learngene_zoo.testing import tiny_ancestry
+    from learngene_zoo.testing import make_tiny_ancestry
 
     monkeypatch.chdir(tmp_path)
     learngene = with_settings(METHODS.load("lsamd").extractor, {"keep": (1, 3)})(
-        [tiny_ancestry()], [], Run()
+        [make_tiny_ancestry()], [], Run()
     )
     learngene.with_config(method="lsamd").save(Path("learngene"))
     says = (
@@ -463,10 +463,10 @@ def test_a_size_that_a_method_cannot_change_is_refused_wherever_it_is_named(
 def test_a_size_that_a_method_can_change_is_built_and_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from learngene_zoo.testing import tiny_ancestry
+    from learngene_zoo.testing import make_tiny_ancestry
 
     monkeypatch.chdir(tmp_path)
-    learngene = METHODS.load("scratch").extractor([tiny_ancestry()], [], Run())
+    learngene = METHODS.load("scratch").extractor([make_tiny_ancestry()], [], Run())
     learngene.with_config(method="scratch").save(Path("learngene"))
     call("expand", "--mlp-ratio", "2", "--width", "48")
     row = json.loads(call("show", "./descendant", "--json").stdout)

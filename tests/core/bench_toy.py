@@ -14,7 +14,7 @@ from PIL import Image
 
 from learngene_zoo.artifacts.descendant import assemble
 from learngene_zoo.bench.grid.cell import Arm, Cell
-from learngene_zoo.bench.grid.grid import cells, standard_arms
+from learngene_zoo.bench.grid.grid import list_cells, list_standard_arms
 from learngene_zoo.bench.results.rows import Row
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.settings import Recipe
@@ -39,7 +39,7 @@ def make_world(place: Path) -> tuple[str, str]:
 
 def toy_arms(ancestry: str, keep: Sequence[int] = (1, 3)) -> list[Arm]:
     """Return LSAMD with named blocks, its controls, and both scratch arms."""
-    return standard_arms(
+    return list_standard_arms(
         ["lsamd"], settings={"lsamd": {"keep": tuple(keep)}}, ancestries=(ancestry,)
     )
 
@@ -56,7 +56,7 @@ def toy_cells(world: tuple[str, str], **changes: Any) -> list[Cell]:
         "head": "random",
         **changes,
     }
-    return cells([task], **settings)
+    return list_cells([task], **settings)
 
 
 def numbers(rows: Sequence[Row]) -> list[Row]:

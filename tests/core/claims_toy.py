@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from learngene_zoo.artifacts.records import AncestryRecord, LearngeneConfig
-from learngene_zoo.bench.claims.cells import cells_of, rates_of, tuning_cells
+from learngene_zoo.bench.claims.cells import choose_rates, list_cells, list_tuning_cells
 from learngene_zoo.bench.claims.file import Claim
 from learngene_zoo.bench.grid.cell import Cell
 from learngene_zoo.bench.grid.search import Choice
@@ -108,11 +108,12 @@ def ran(
 ) -> list[Row]:
     """Return rows of both grids; tuning prefers the rate 2e-3 unless `tuned` differs."""
     tuning = [
-        row(cell, (tuned or (lambda cell: cell.recipe.lr))(cell)) for cell in tuning_cells(claim)
+        row(cell, (tuned or (lambda cell: cell.recipe.lr))(cell))
+        for cell in list_tuning_cells(claim)
     ]
-    choices, missing = rates_of(claim, tuning)
+    choices, missing = choose_rates(claim, tuning)
     assert not missing
-    return [*tuning, *(row(cell, value(cell)) for cell in cells_of(claim, choices))]
+    return [*tuning, *(row(cell, value(cell)) for cell in list_cells(claim, choices))]
 
 
 def at(claim: Claim, lr: float) -> dict[str, Choice]:

@@ -20,10 +20,10 @@ from learngene_zoo.families.spec import Spec
 from learngene_zoo.method.contract import METHODS, Extractor
 from learngene_zoo.method.rates import FLAT_LR, INHERITED_DECAY, INHERITED_LR, adapt_rates
 from learngene_zoo.runs.run import Run
-from learngene_zoo.settings import settings_of
-from learngene_zoo.testing.laws import tiny_ancestry
+from learngene_zoo.settings import list_settings
+from learngene_zoo.testing.laws import make_tiny_ancestry
 
-WIDE = tiny_ancestry().spec.with_(width=384, heads=6)
+WIDE = make_tiny_ancestry().spec.with_(width=384, heads=6)
 TEACHERS = ["distillation", "fine", "lets", "nested", "pool", "sweet", "sws", "tleg", "wave"]
 SMOKE = {"images": 8, "batch_size": 8, "teaching_images": 8, "teaching_batch_size": 8}
 
@@ -35,13 +35,13 @@ def make_text_spec() -> Spec:
 
 def rates_of(extractor: Extractor) -> dict[str, object]:
     """Return the settings of an extractor by name."""
-    return {setting.name: setting.default for setting in settings_of(extractor)}
+    return {setting.name: setting.default for setting in list_settings(extractor)}
 
 
 def test_up_to_the_width_of_the_bundled_model_a_preset_is_as_it_is() -> None:
     for name in METHODS.references():
         method = METHODS.load(name)
-        assert method.adapt_preset(None, [tiny_ancestry(width=96).spec]) == method.extractor
+        assert method.adapt_preset(None, [make_tiny_ancestry(width=96).spec]) == method.extractor
 
 
 @pytest.mark.parametrize(
@@ -86,13 +86,15 @@ def test_a_lower_rate_of_a_preset_stays() -> None:
 
 def test_a_misspelt_setting_is_refused_for_every_width() -> None:
     with pytest.raises(WrongCall, match="lrr"):
-        adapt_rates(METHODS.load("tleg").extractor, [tiny_ancestry().spec], random_rates=["lrr"])
+        adapt_rates(
+            METHODS.load("tleg").extractor, [make_tiny_ancestry().spec], random_rates=["lrr"]
+        )
 
 
 @pytest.fixture(scope="module")
 def wide(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Write a model that is wider than the bundled one."""
-    spec = tiny_ancestry(layers=1, width=100, heads=2).spec
+    spec = make_tiny_ancestry(layers=1, width=100, heads=2).spec
     return str(assemble(spec, {}, seed=0).save(tmp_path_factory.mktemp("wide") / "model"))
 
 

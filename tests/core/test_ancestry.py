@@ -15,17 +15,17 @@ from learngene_zoo.artifacts.own_data import LocalOrigin
 from learngene_zoo.artifacts.records import AncestryRecord
 from learngene_zoo.artifacts.shelf import BUNDLED_CARD
 from learngene_zoo.errors import BadFile, Unavailable, WrongCall, ZooError
-from learngene_zoo.families.tensors import initial, model_of
-from learngene_zoo.families.timm_config import timm_config
+from learngene_zoo.families.tensors import build_model, initialise
+from learngene_zoo.families.timm_config import write_timm_config
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.pretrained.ancestry import (
-    ancestry_spec,
+    find_origins_of_models,
     open_ancestry,
-    origins_of_models,
+    read_ancestry_spec,
     reopen_ancestry,
 )
 from learngene_zoo.settings import from_json, to_json
-from learngene_zoo.storage import sha256
+from learngene_zoo.storage import compute_sha256
 
 SPEC = ViTSpec(layers=2, width=32, heads=4, image_size=32, patch_size=8, classes=3)
 IMAGES_BCHW = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
@@ -37,12 +37,12 @@ def write_folder(
 ) -> Path:
     """Write the folder of an ancestry model in timm's layout."""
     place.mkdir(parents=True, exist_ok=True)
-    config = timm_config(
+    config = write_timm_config(
         spec, mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6), class_names=(), licence="mit"
     )
     (place / "config.json").write_text(json.dumps({**config, **root}))
     save_file(
-        {name: tensor.to(dtype) for name, tensor in initial(spec, 0).items()},
+        {name: tensor.to(dtype) for name, tensor in initialise(spec, 0).items()},
         place / "model.safetensors",
     )
     return place
@@ -51,13 +51,13 @@ def write_folder(
 def test_a_folder_is_opened_and_pinned(tmp_path: Path) -> None:
     folder = write_folder(tmp_path, label_names=["a", "b", "c"], something_of_theirs=1)
     ancestry = open_ancestry(str(folder))
-    assert ancestry.spec == SPEC == ancestry_spec(str(folder))
+    assert ancestry.spec == SPEC == read_ancestry_spec(str(folder))
     assert (ancestry.record.source, ancestry.record.licence, ancestry.record.revision) == (
         str(folder),
         "mit",
         None,
     )
-    assert ancestry.record.sha256 == sha256(folder / "model.safetensors")
+    assert ancestry.record.sha256 == compute_sha256(folder / "model.safetensors")
     assert (ancestry.record.mean, ancestry.record.std) == ((0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
     assert (
         ancestry.input_format.image_size,
@@ -78,7 +78,7 @@ def test_another_image_size_is_the_one_that_timm_makes_of_it(tmp_path: Path) -> 
     ancestry = open_ancestry(str(folder), image_size=48)
     assert (ancestry.spec, ancestry.record.sha256) == (
         SPEC.with_(image_size=48),
-        sha256(folder / "model.safetensors"),
+        compute_sha256(folder / "model.safetensors"),
     )
     assert ancestry.identity != open_ancestry(str(folder)).identity
     images_BCHW = torch.randn(2, 3, 48, 48, generator=torch.Generator().manual_seed(0))
@@ -92,7 +92,7 @@ def test_a_model_on_the_shelf_is_reopened_by_its_name(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     ancestry = open_ancestry("ancestry-narrow")
-    assert origins_of_models([ancestry.record]) == {}
+    assert find_origins_of_models([ancestry.record]) == {}
     assert reopen_ancestry(ancestry.record, None).identity == ancestry.identity
     # A location that is remembered, and gone, does not hide it.
     gone = LocalOrigin(str(tmp_path / "ancestry-narrow"), str(ancestry.record.sha256))
@@ -135,7 +135,7 @@ def test_another_pooling_leaves_out_the_tensors_of_its_own(tmp_path: Path) -> No
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_is_widened(tmp_path: Path, dtype: torch.dtype) -> None:
     ancestry = open_ancestry(str(write_folder(tmp_path, dtype=dtype)))
-    initial_state = initial(SPEC, 0)
+    initial_state = initialise(SPEC, 0)
     assert all(
         torch.equal(tensor, initial_state[name].to(dtype).float())
         for name, tensor in ancestry.state.items()
@@ -155,8 +155,8 @@ def test_a_file_with_its_config_beside_it(tmp_path: Path) -> None:
 
 def test_a_file_with_the_name_of_its_architecture(tmp_path: Path) -> None:
     with torch.device("meta"):
-        spec = ancestry_spec("timm:test_vit.r160_in1k")
-    save_file(dict(initial(spec, 0)), tmp_path / "w.safetensors")
+        spec = read_ancestry_spec("timm:test_vit.r160_in1k")
+    save_file(dict(initialise(spec, 0)), tmp_path / "w.safetensors")
     ancestry = open_ancestry(f"{tmp_path}/w.safetensors#test_vit")
     assert (ancestry.spec, ancestry.record.licence) == (spec, "unknown")
     with pytest.raises(BadFile, match=r"no config.json beside .*#ARCHITECTURE"):
@@ -186,13 +186,13 @@ def test_a_descendant_can_be_an_ancestry(tmp_path: Path) -> None:
 
 
 def test_the_bundled_one_lies_on_the_shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shelf, "cards_folder", lambda: tmp_path)
+    monkeypatch.setattr(shelf, "find_cards_folder", lambda: tmp_path)
     with pytest.raises(Unavailable, match="no bundled ancestry"):
         open_ancestry("bundled")
     write_folder(tmp_path / BUNDLED_CARD)
     ancestry = open_ancestry("bundled")
     assert (ancestry.record.source, ancestry.spec) == ("bundled", SPEC)
-    assert ancestry_spec("bundled") == SPEC
+    assert read_ancestry_spec("bundled") == SPEC
 
 
 # --- what a config may say
@@ -227,10 +227,10 @@ def test_timm_reads_a_foreign_config_as_we_do(tmp_path: Path) -> None:
     ):
         (tmp_path / "config.json").write_text(json.dumps(root))
         (tmp_path / "model.safetensors").touch()
-        spec = ancestry_spec(str(tmp_path))
+        spec = read_ancestry_spec(str(tmp_path))
         with torch.device("meta"):
             theirs = timm.create_model(f"local-dir:{tmp_path}", weight_init="skip")
-        ours = {name: tensor.shape for name, tensor in initial(spec, 0).items()}
+        ours = {name: tensor.shape for name, tensor in initialise(spec, 0).items()}
         assert ours == {name: tensor.shape for name, tensor in theirs.state_dict().items()}, root
 
 
@@ -308,7 +308,7 @@ def _truncate(place: Path) -> None:
 
 def _rewrite(change: Callable[[dict], object]) -> Callable[[Path], None]:
     def spoil(place: Path) -> None:
-        state = dict(initial(SPEC, 0))
+        state = dict(initialise(SPEC, 0))
         change(state)
         save_file(state, place / "model.safetensors")
 
@@ -396,7 +396,7 @@ def test_pickles_are_refused(tmp_path: Path, suffix: str) -> None:
     ],
 )
 def test_sources_that_cannot_be_meant(source: str, message: str) -> None:
-    for call in (open_ancestry, ancestry_spec):
+    for call in (open_ancestry, read_ancestry_spec):
         with pytest.raises(WrongCall, match=message.replace("?", r"\?")) as error:
             call(source)
         assert "\n" not in str(error.value)
@@ -409,4 +409,4 @@ def test_an_ancestry_is_not_changed_by_its_models(tmp_path: Path) -> None:
         for tensor in ancestry.model().parameters():
             tensor.zero_()
     assert all(torch.equal(ancestry.state[name], before[name]) for name in before)
-    assert torch.equal(ancestry.model()(IMAGES_BCHW), model_of(SPEC, before)(IMAGES_BCHW))
+    assert torch.equal(ancestry.model()(IMAGES_BCHW), build_model(SPEC, before)(IMAGES_BCHW))

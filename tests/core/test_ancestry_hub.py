@@ -18,11 +18,11 @@ from text_models_toy import BERT, write_tokenizer
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import assemble
 from learngene_zoo.errors import BadFile, Unavailable, WrongCall, ZooError
-from learngene_zoo.families.tensors import initial, shapes
+from learngene_zoo.families.tensors import get_shapes, initialise
 from learngene_zoo.families.vit.names import ARCHITECTURES
 from learngene_zoo.hub.client import Repository, fetch_from_hub, translate_hub_errors
-from learngene_zoo.pretrained.ancestry import ancestry_spec, open_ancestry
-from learngene_zoo.storage import sha256
+from learngene_zoo.pretrained.ancestry import open_ancestry, read_ancestry_spec
+from learngene_zoo.storage import compute_sha256
 
 IMAGES_BCHW = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -70,12 +70,12 @@ def test_a_hub_repository_is_pinned_to_its_commit(local_hub: LocalHub, offline: 
         COMMIT,
         "cc-by-4.0",
     )
-    assert ancestry.record.sha256 == sha256(folder / "model.safetensors")
+    assert ancestry.record.sha256 == compute_sha256(folder / "model.safetensors")
     assert local_hub.asked[0] == ("somebody/vit", "config.json", "v1", offline)
     assert {asked[2] for asked in local_hub.asked[1:]} == {
         COMMIT
     }  # all of one commit, whatever the tag does meanwhile
-    assert ancestry_spec("hf-hub:somebody/vit@v1", offline=offline) == SPEC
+    assert read_ancestry_spec("hf-hub:somebody/vit@v1", offline=offline) == SPEC
 
 
 @pytest.mark.parametrize("offline", [False, True])
@@ -111,9 +111,9 @@ def test_the_licence_is_what_the_card_says(
 
 
 def test_a_name_of_timms_lies_in_timms_repository(local_hub: LocalHub) -> None:
-    spec = ancestry_spec("timm:test_vit.r160_in1k")
+    spec = read_ancestry_spec("timm:test_vit.r160_in1k")
     folder = local_hub.repository("timm/test_vit.r160_in1k")
-    save_file(dict(initial(spec, 0)), folder / "model.safetensors")
+    save_file(dict(initialise(spec, 0)), folder / "model.safetensors")
     ancestry = open_ancestry("timm:test_vit")
     assert (ancestry.spec, ancestry.record.revision) == (spec, COMMIT)
     assert ancestry.record.source == "timm:test_vit"
@@ -122,8 +122,8 @@ def test_a_name_of_timms_lies_in_timms_repository(local_hub: LocalHub) -> None:
 
 
 def test_weights_in_a_layout_that_timm_converts(local_hub: LocalHub) -> None:
-    spec = ancestry_spec("timm:test_vit.r160_in1k")
-    state = {f"module.{name}": tensor for name, tensor in initial(spec, 0).items()} | {
+    spec = read_ancestry_spec("timm:test_vit.r160_in1k")
+    state = {f"module.{name}": tensor for name, tensor in initialise(spec, 0).items()} | {
         "mask_token": torch.zeros(1)
     }
     folder = local_hub.repository("timm/test_vit.r160_in1k")
@@ -132,7 +132,7 @@ def test_weights_in_a_layout_that_timm_converts(local_hub: LocalHub) -> None:
     }  # as DINOv2 is published
     save_file(old, folder / "model.safetensors")
     ancestry = open_ancestry("timm:test_vit").state
-    assert all(torch.equal(ancestry[name], tensor) for name, tensor in initial(spec, 0).items())
+    assert all(torch.equal(ancestry[name], tensor) for name, tensor in initialise(spec, 0).items())
     assert "mask_token" not in ancestry
 
 
@@ -152,8 +152,8 @@ def test_dinov3_opens_as_timm_and_as_its_authors_publish_it(
     local_hub: LocalHub, published: str
 ) -> None:
     name = "vit_tiny_patch16_dinov3_qkvb.eupe_lvd1689m"
-    spec = ancestry_spec(f"timm:{name}")
-    state = {tensor: torch.randn(shape) for tensor, shape in shapes(spec).items()}
+    spec = read_ancestry_spec(f"timm:{name}")
+    state = {tensor: torch.randn(shape) for tensor, shape in get_shapes(spec).items()}
     stored = dict(state) if published == "by timm" else _as_meta_has_it(state)
     save_file(stored, local_hub.repository(f"timm/{name}") / "model.safetensors")
     ancestry = open_ancestry(f"timm:{name}")
@@ -203,12 +203,14 @@ def test_weights_in_no_layout_that_timm_knows(local_hub: LocalHub, name: str) ->
     ],
 )
 def test_a_tag_may_mean_another_head(name: str, classes: int) -> None:
-    assert ancestry_spec(f"timm:{name}").classes == classes
+    assert read_ancestry_spec(f"timm:{name}").classes == classes
 
 
 def test_the_specs_of_known_names_come_from_the_table() -> None:
-    assert ancestry_spec("timm:deit_base_patch16_224") is ARCHITECTURES["deit_base_patch16_224"]
-    assert ancestry_spec("timm:vit_small_patch14_reg4_dinov2").registers == 4
+    assert (
+        read_ancestry_spec("timm:deit_base_patch16_224") is ARCHITECTURES["deit_base_patch16_224"]
+    )
+    assert read_ancestry_spec("timm:vit_small_patch14_reg4_dinov2").registers == 4
 
 
 def _error(kind: type[Exception], message: str = "first line\nsecond line") -> Exception:

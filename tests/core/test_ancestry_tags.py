@@ -10,7 +10,11 @@ from types import ModuleType
 import pytest
 
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.families.timm_config import UNSUPPORTED_MODULES, architecture_of_timm, nearest
+from learngene_zoo.families.timm_config import (
+    UNSUPPORTED_MODULES,
+    find_nearest_architecture,
+    read_architecture,
+)
 
 ROOT = Path(__file__).parents[2]
 
@@ -69,14 +73,14 @@ def test_what_does_not_open_says_why_in_one_line_and_names_what_does(
     name: str, why: str, works: str
 ) -> None:
     with pytest.raises(WrongCall, match=why) as error:
-        architecture_of_timm(name)
+        read_architecture(name)
     assert f"the nearest that works is timm:{works};" in f"{error.value};"
     assert "\n" not in str(error.value)
-    architecture_of_timm(works)
+    read_architecture(works)
 
 
 def test_nothing_is_near_a_model_that_is_no_transformer() -> None:
-    assert nearest("resnet50") is nearest("levit_384") is None
+    assert find_nearest_architecture("resnet50") is find_nearest_architecture("levit_384") is None
 
 
 @pytest.mark.exhaustive

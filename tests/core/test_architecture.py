@@ -272,7 +272,7 @@ from click.testing import CliRunner
 from learngene_zoo.artifacts import shelf
 from learngene_zoo.cli.main import main
 
-empty = "lsamd-mini" not in shelf.names()  # a fresh checkout before the shelf is built
+empty = "lsamd-mini" not in shelf.list_names()  # a fresh checkout before the shelf is built
 calls = [
     ["--help"], ["list"], ["list", "--json"], ["show", "lsamd", "--json"], ["show", "mini"], ["show", "food101"], ["extract", "--help"], ["expand", "--help"],
     ["plan", "lsamd", "--ancestry", "timm:deit_base_patch16_224", "--json"],

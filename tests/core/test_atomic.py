@@ -49,8 +49,8 @@ def fill(path: Path, text: str, force: bool = False) -> None:
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Run with and without the system's atomic exchange."""
     if request.param == "renames":
-        monkeypatch.setattr(atomic, "_renameat2", lambda: None)
-    elif atomic._renameat2() is None:
+        monkeypatch.setattr(atomic, "_load_renameat2", lambda: None)
+    elif atomic._load_renameat2() is None:
         pytest.skip("this system has no renameat2")
     return request.param
 
@@ -268,7 +268,7 @@ import os, shutil, sys
 from pathlib import Path
 from learngene_zoo import atomic
 if sys.argv[2] == "renames":
-    atomic._renameat2 = lambda: None
+    atomic._load_renameat2 = lambda: None
 stop = int(sys.argv[3])
 real, calls = os.replace, []
 def replace(source, target):
@@ -330,7 +330,9 @@ def test_only_what_lgzoo_moved_away_takes_a_place_again(tmp_path: Path, moved: s
     (tmp_path / f"{dead}.old").mkdir()
     (tmp_path / f"{dead}.old" / moved).write_text("mine")
     (tmp_path / "mine").mkdir()
-    (tmp_path / f".out.{atomic._machine()}-999999998-5-abc.draft.old").symlink_to(tmp_path / "mine")
+    (tmp_path / f".out.{atomic._identify_machine()}-999999998-5-abc.draft.old").symlink_to(
+        tmp_path / "mine"
+    )
     (tmp_path / ".out.swap").write_text('{"new": "mine", "old": "mine"}')
     (tmp_path / f".out.{'9' * 30}.draft.old").mkdir()
     before = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
@@ -484,8 +486,10 @@ def test_tensors_that_do_not_fit_leave_what_was_there(tmp_path: Path) -> None:
 def test_drafts_of_everything_in_a_folder_are_removed_if_their_writers_have_ended(
     tmp_path: Path,
 ) -> None:
-    ended = f"{atomic._machine()}-999999999-1-abc123"
-    running = f"{atomic._machine()}-{os.getpid()}-{atomic._read_start_time(os.getpid())}-abc123"
+    ended = f"{atomic._identify_machine()}-999999999-1-abc123"
+    running = (
+        f"{atomic._identify_machine()}-{os.getpid()}-{atomic._read_start_time(os.getpid())}-abc123"
+    )
     for name in (f".a.json.{ended}.draft", f".b.c.json.{ended}.draft", f".a.json.{running}.draft"):
         (tmp_path / name).mkdir()
         ownership.write_draft_mark(tmp_path / name)

@@ -12,8 +12,8 @@ import torch
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.family import load_family
 from learngene_zoo.families.spec import Spec
-from learngene_zoo.families.surgery import Along, axes_of, map_axes
-from learngene_zoo.families.tensors import check_state, initial, model_of
+from learngene_zoo.families.surgery import Along, list_axes, map_axes
+from learngene_zoo.families.tensors import build_model, check_state, initialise
 from learngene_zoo.storage import StateDict
 
 VIT = (
@@ -47,7 +47,7 @@ SPECS = [pytest.param(VIT, id="vit"), pytest.param(EVA, id="eva")]
 def state_of(spec: Spec) -> StateDict:
     """Return random tensors, so that no gain is 1 and no shift 0."""
     generator = torch.Generator().manual_seed(0)
-    fresh = initial(spec, 0, "fan_in")
+    fresh = initialise(spec, 0, "fan_in")
     return {
         name: tensor + 0.1 * torch.randn(tensor.shape, generator=generator)
         for name, tensor in fresh.items()
@@ -67,14 +67,14 @@ def outputs(spec: Spec, state: StateDict) -> torch.Tensor:
         2, 3, spec.image_size, spec.image_size, generator=torch.Generator().manual_seed(1)
     )
     with torch.no_grad():
-        logits: torch.Tensor = model_of(spec, state)(images)
+        logits: torch.Tensor = build_model(spec, state)(images)
     return logits
 
 
 @pytest.mark.parametrize("spec", SPECS)
 def test_identity_returns_the_model(spec: Spec) -> None:
     state = state_of(spec)
-    for axis, size in axes_of(spec).items():
+    for axis, size in list_axes(spec).items():
         full = map_axes(state, spec, {axis: range(size)})
         assert same(full, state), axis
         assert all(full[name].data_ptr() == state[name].data_ptr() for name in state), (
@@ -86,7 +86,7 @@ def test_identity_returns_the_model(spec: Spec) -> None:
 @pytest.mark.parametrize("spec", SPECS)
 def test_a_selection_is_its_one_hot_matrix(spec: Spec) -> None:
     state = state_of(spec)
-    for axis, size in axes_of(spec).items():
+    for axis, size in list_axes(spec).items():
         chosen = [*reversed(range(size)), 0][: max(size - 1, 1)]
         selected = map_axes(state, spec, {axis: chosen})
         assert same(map_axes(state, spec, {axis: one_hot(chosen, size)}), selected), axis
@@ -111,7 +111,7 @@ def test_selections_compose_along_every_axis(spec: Spec) -> None:
 def test_matrices_compose_where_nothing_is_scaled(spec: Spec) -> None:
     generator, state = torch.Generator().manual_seed(0), state_of(spec)
     for axis in ("width", "hidden", "layers"):
-        size = axes_of(spec)[axis]
+        size = list_axes(spec)[axis]
         P, Q = (torch.randn(size, size, generator=generator, dtype=torch.float64) for _ in range(2))
         twice, once = (
             map_axes(map_axes(state, spec, {axis: P}), spec, {axis: Q}),
@@ -185,7 +185,7 @@ def test_what_reads_may_be_mapped_otherwise_than_what_writes(spec: Spec) -> None
         ["width", "heads"],
     )
     for larger, axes in wide.values():
-        grown: dict[str, Any] = {axis: doubled(axes_of(spec)[axis]) for axis in axes}
+        grown: dict[str, Any] = {axis: doubled(list_axes(spec)[axis]) for axis in axes}
         mapped = map_axes(state, spec, grown)
         check_state(mapped, larger, "grown")
         torch.testing.assert_close(

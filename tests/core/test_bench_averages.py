@@ -16,7 +16,7 @@ from learngene_zoo.bench.results.averages import Average, average, average_gain,
 from learngene_zoo.bench.results.rows import Row, pack_flags
 from learngene_zoo.bench.results.statistics import estimate
 from learngene_zoo.bench.results.summary import flatten_line, summarise
-from learngene_zoo.intervals import proportion
+from learngene_zoo.intervals import compute_interval
 
 IMAGES = 40
 METHODS = {"one": 0.8, "two": 0.7, "three": 0.5}
@@ -77,7 +77,7 @@ def test_on_one_task_an_accuracy_has_wilsons_interval() -> None:
     assert result
     assert result.interval == "images"
     assert (result.low, result.high) == pytest.approx(
-        proportion(int(flags_of(rows[0]).sum()), IMAGES)
+        compute_interval(int(flags_of(rows[0]).sum()), IMAGES)
     )
 
 
@@ -89,7 +89,7 @@ def test_a_model_that_is_always_right_has_an_interval() -> None:
     result = average_metric(rows)
     assert result
     assert (result.value, result.high) == (1.0, pytest.approx(1.0))
-    assert result.low == pytest.approx(proportion(40, 40)[0])
+    assert result.low == pytest.approx(compute_interval(40, 40)[0])
 
 
 def test_without_flags_one_task_has_an_interval_over_three_seeds_and_a_range_over_two() -> None:
@@ -221,7 +221,7 @@ def test_methods_are_compared_with_each_other_and_the_better_comes_first() -> No
     summary = summarise(draw_rows(arms=["three", "one", "two"][::-1], tasks=["digits"]))
     pairs = [(pair.arm, pair.rival, pair.task) for pair in summary.pairs if pair.task is None]
     assert pairs == [("two", "one", None), ("two", "three", None), ("one", "three", None)]
-    table = gain_tables.pairs(summary)
+    table = gain_tables.build_pair_table(summary)
     assert table
     assert table.columns == ("method", "over", "points", "interval or range")
     assert all(pair.difference.interval == "images" for pair in summary.pairs)
@@ -232,7 +232,7 @@ def test_methods_are_compared_with_each_other_and_the_better_comes_first() -> No
         False,
         "images",
     )
-    (message,) = captions.explanations(summary)
+    (message,) = captions.list_explanations(summary)
     assert message == (
         "[low, high] of one task: 95 % interval over its test images, seeds pooled "
         "(before training: over seeds, of two seeds their range)"
@@ -259,7 +259,7 @@ def test_two_arms_that_are_the_same_model_are_named() -> None:
     assert summary.same == ("one and three are the same model at 6 and 9 layers",)
     (pair,) = [p for p in summary.pairs if p.same and p.task is None and p.condition.layers == 9]
     assert pair.to_flat()["interval"] == "none"
-    table = gain_tables.pairs(summary)
+    table = gain_tables.build_pair_table(summary)
     assert table
     assert ("same model", "-") in {row[-2:] for row in table.rows}
 
@@ -289,5 +289,5 @@ def test_every_number_says_what_its_interval_is() -> None:
 )
 def test_the_tables_of_a_terminal_fit_eighty_columns(arms: list[str]) -> None:
     rows = draw_rows(arms=arms, tasks=["digits", "wings", "signs"])
-    for table in tables.brief(summarise(rows)):
+    for table in tables.build_brief_tables(summarise(rows)):
         assert table.width <= 80 or any(len(arm) > 30 for arm in arms), table

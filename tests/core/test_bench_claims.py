@@ -12,15 +12,15 @@ from claims_toy import at, extraction, row, with_two_sizes, write_claim
 from learngene_zoo.bench.claims import file as claim_file
 from learngene_zoo.bench.claims.arms import check_arms
 from learngene_zoo.bench.claims.cells import (
-    arm_of,
-    cells_of,
+    build_arm,
+    choose_rates,
     draw_seeds,
-    rates_of,
-    size_name_of,
-    sizes_of,
-    tuning_cells,
+    list_cells,
+    list_sizes,
+    list_tuning_cells,
+    name_size,
 )
-from learngene_zoo.bench.claims.file import Claim, load_claim, planned_effect
+from learngene_zoo.bench.claims.file import Claim, compute_planned_effect, load_claim
 from learngene_zoo.bench.claims.run import describe_phase, run_claim
 from learngene_zoo.bench.claims.verdict import _list_warnings, judge
 from learngene_zoo.bench.grid.cell import Arm, Cell
@@ -202,7 +202,7 @@ def test_targets_of_texts_need_an_ancestry_model_of_texts(tmp_path: Path) -> Non
 
 
 def test_tuning_sees_validation_images_and_a_seed_of_its_own_only(toy: Claim) -> None:
-    tuning, cells = tuning_cells(toy), cells_of(toy)
+    tuning, cells = list_tuning_cells(toy), list_cells(toy)
     assert {cell.split for cell in tuning} == {"validation"}
     assert {cell.split for cell in cells} == {"test"}
     assert not {cell.seed for cell in tuning} & {cell.seed for cell in cells}
@@ -212,26 +212,26 @@ def test_tuning_sees_validation_images_and_a_seed_of_its_own_only(toy: Claim) ->
 
 def test_the_rate_is_the_best_on_validation_and_tells_its_edge(toy: Claim) -> None:
     toy = replace(toy, protocol=1)
-    choices, missing = rates_of(
-        toy, [row(cell, 0.5 - cell.recipe.lr) for cell in tuning_cells(toy)]
+    choices, missing = choose_rates(
+        toy, [row(cell, 0.5 - cell.recipe.lr) for cell in list_tuning_cells(toy)]
     )
     assert not missing
     assert {choice.lr for choice in choices.values()} == {1e-3}
     assert not choices["ours"].edge  # of two one is always at the edge
     wide = replace(toy, tuning=replace(toy.tuning, lr=(5e-4, 1e-3, 2e-3)))
-    choices, _ = rates_of(
-        wide, [row(cell, 0.5 - abs(cell.recipe.lr - 1e-3)) for cell in tuning_cells(wide)]
+    choices, _ = choose_rates(
+        wide, [row(cell, 0.5 - abs(cell.recipe.lr - 1e-3)) for cell in list_tuning_cells(wide)]
     )
     assert choices["ours"].lr == 1e-3
     assert not choices["ours"].edge
-    choices, _ = rates_of(wide, [row(cell, cell.recipe.lr) for cell in tuning_cells(wide)])
+    choices, _ = choose_rates(wide, [row(cell, cell.recipe.lr) for cell in list_tuning_cells(wide)])
     assert (choices["ours"].lr, choices["ours"].edge) == (2e-3, True)
 
 
 def test_test_rows_do_not_change_the_rate(toy: Claim) -> None:
-    rows = [row(cell, 0.5 - cell.recipe.lr) for cell in tuning_cells(toy)]
-    other = [row(cell, 1.0) for cell in cells_of(toy, at(toy, 2e-3))]
-    assert rates_of(toy, [*rows, *other])[0] == rates_of(toy, rows)[0]
+    rows = [row(cell, 0.5 - cell.recipe.lr) for cell in list_tuning_cells(toy)]
+    other = [row(cell, 1.0) for cell in list_cells(toy, at(toy, 2e-3))]
+    assert choose_rates(toy, [*rows, *other])[0] == choose_rates(toy, rows)[0]
 
 
 def test_a_rate_that_failed_is_out_of_the_running_and_one_that_did_not_run_holds_all_up(
@@ -240,13 +240,13 @@ def test_a_rate_that_failed_is_out_of_the_running_and_one_that_did_not_run_holds
     toy = replace(toy, protocol=1)
     rows = [
         row(cell, 0.5, error="loss is nan" if cell.recipe.lr == 2e-3 else None)
-        for cell in tuning_cells(toy)
+        for cell in list_tuning_cells(toy)
     ]
-    choices, missing = rates_of(toy, rows)
+    choices, missing = choose_rates(toy, rows)
     assert not missing
     assert choices["ours"].lr == 1e-3
     assert choices["ours"].failed == ("0.002: loss is nan",)
-    _, missing = rates_of(toy, rows[1:])
+    _, missing = choose_rates(toy, rows[1:])
     assert missing == ["ours: digits with lr 0.001: not run"]
     assert judge(toy, rows[1:]).verdict == "incomplete"
 
@@ -266,11 +266,11 @@ def test_under_protocol_2_the_grid_widens_and_every_arm_has_its_own_augmentation
 
     rows: list[Row] = []
     cells: list[Cell] = []
-    while expected := tuning_cells(claim, rows):
-        assert rates_of(claim, rows)[1], "something is missing"
+    while expected := list_tuning_cells(claim, rows):
+        assert choose_rates(claim, rows)[1], "something is missing"
         cells += expected
         rows += [row(cell, value(cell)) for cell in expected]
-    choices, missing = rates_of(claim, rows)
+    choices, missing = choose_rates(claim, rows)
     assert not missing
     assert {name: choice.lr for name, choice in choices.items()} == best_rates
     assert {name: choice.augment for name, choice in choices.items()} == {
@@ -292,7 +292,7 @@ def test_under_protocol_2_the_grid_widens_and_every_arm_has_its_own_augmentation
     assert {len([cell for cell in cells if cell.arm.name == name]) for name in claim.arms} == {
         len(tried[0]) + 1
     }
-    own = cells_of(claim, choices)
+    own = list_cells(claim, choices)
     assert {(cell.arm.name, cell.recipe.augment) for cell in own} == {
         ("ours", "light"),
         ("timm", "none"),
@@ -301,7 +301,7 @@ def test_under_protocol_2_the_grid_widens_and_every_arm_has_its_own_augmentation
 
 
 def test_progress_names_the_phase_of_the_tuning(toy: Claim) -> None:
-    first = tuning_cells(toy)
+    first = list_tuning_cells(toy)
     assert describe_phase(toy, first) == f"tuning, learning rates: {len(first)} cells"
     later = [replace(cell, recipe=replace(cell.recipe, augment="rand")) for cell in first]
     assert describe_phase(toy, later[:1]) == "tuning, augmentation rand: 1 cell"
@@ -309,12 +309,12 @@ def test_progress_names_the_phase_of_the_tuning(toy: Claim) -> None:
 
 def test_an_arm_at_chance_is_tuned_on_the_next_target(toy: Claim) -> None:
     rows: list[Row] = []
-    while expected := tuning_cells(toy, rows):
+    while expected := list_tuning_cells(toy, rows):
         for cell in expected:
             low = cell.arm.name == "timm" and cell.task == "digits"
             result = row(cell, 0.11 if low else 0.5 - abs(cell.recipe.lr - 1.5e-3))
             rows.append(replace(result, chance=0.1, correct="f" * 75, evaluated=300))
-    choices, _ = rates_of(toy, rows)
+    choices, _ = choose_rates(toy, rows)
     assert (choices["timm"].tasks, choices["timm"].at_chance) == (("fashion_mnist",), ("digits",))
     assert choices["ours"].tasks == ("digits", "fashion_mnist")
     assert list(_list_warnings(toy, [], {"timm": choices["timm"]})) == [
@@ -324,7 +324,7 @@ def test_an_arm_at_chance_is_tuned_on_the_next_target(toy: Claim) -> None:
 
 @pytest.mark.slow
 def test_a_claim_that_says_it_sees_more_than_it_can_is_not_run(toy: Claim, tmp_path: Path) -> None:
-    assert planned_effect(toy) <= 9.0
+    assert compute_planned_effect(toy) <= 9.0
     blind = replace(toy, power=replace(toy.power, tasks=8.0))
     with pytest.raises(
         WrongCall,
@@ -356,10 +356,10 @@ def test_seeds_draw_what_an_arm_leaves_to_them(toy: Claim) -> None:
         draw_tasks=1,
     )
     claim = replace(toy, arms={**toy.arms, "ours": ours})
-    arms = [arm_of(claim, "ours", seed) for seed in range(12)]
+    arms = [build_arm(claim, "ours", seed) for seed in range(12)]
     assert len({tuple(arm.settings["keep"]) for arm in arms}) > 6
     assert {arm.tasks for arm in arms} == {("objects",), ("signs",)}
-    assert arm_of(claim, "ours", 3) == arms[3]
+    assert build_arm(claim, "ours", 3) == arms[3]
     kept = arms[0].settings["keep"]
     assert kept == sorted(set(kept)) == draw_seeds(5, 12, 0)
     assert all(1 <= block <= 12 for block in kept)
@@ -375,45 +375,45 @@ def test_none_is_nothing_where_a_setting_may_be_that(toy: Claim) -> None:
         method="logah",
         settings={"source": "none", "augment": "none", "rank": "none"},
     )
-    settings = arm_of(replace(toy, arms={"ours": ours}), "ours", 0).settings
+    settings = build_arm(replace(toy, arms={"ours": ours}), "ours", 0).settings
     assert settings == {"source": None, "augment": "none", "rank": "none"}
     pool = replace(
         toy.arms["ours"], method="pool", settings={"guidance": "none"}
     )  # one of its choices
-    assert arm_of(replace(toy, arms={"ours": pool}), "ours", 0).settings == {"guidance": "none"}
+    assert build_arm(replace(toy, arms={"ours": pool}), "ours", 0).settings == {"guidance": "none"}
 
 
 def test_what_is_measured_on_the_extraction_trains_no_descendant_and_reads_no_test_image(
     toy: Claim,
 ) -> None:
     claim = extraction(toy)
-    cells = cells_of(claim)
+    cells = list_cells(claim)
     assert {(cell.recipe.epochs, cell.split) for cell in cells} == {(0, "validation")}
     assert len(cells) == 2 * 3
-    assert {cell.arm.settings["lr"] for cell in tuning_cells(claim)} == {1e-3, 2e-3}
+    assert {cell.arm.settings["lr"] for cell in list_tuning_cells(claim)} == {1e-3, 2e-3}
 
 
 def test_sizes_are_named_by_the_expanders_settings(toy: Claim) -> None:
     claim = with_two_sizes(toy)
-    assert sizes_of(claim, "ours") == [
+    assert list_sizes(claim, "ours") == [
         (6, None, {"low": 6, "high": 0}),
         (6, None, {"low": 3, "high": 3}),
     ]
-    assert sizes_of(claim, "theirs") == [
+    assert list_sizes(claim, "theirs") == [
         (9, None, {"low": 9, "high": 0}),
         (9, None, {"low": 6, "high": 3}),
     ]
-    cells = cells_of(claim)
+    cells = list_cells(claim)
     assert len({cell.key for cell in cells}) == len(cells) == 2 * 4 * 2 * 3
-    assert len({cell.key for cell in cells_of(toy)} & {cell.key for cell in cells}) == 0
-    assert {size_name_of(claim, cell) for cell in cells} == {"low 6, high 0", "low 3, high 3"}
-    assert {(cell.arm.name, cell.size["low"]) for cell in tuning_cells(claim)} == {
+    assert len({cell.key for cell in list_cells(toy)} & {cell.key for cell in cells}) == 0
+    assert {name_size(claim, cell) for cell in cells} == {"low 6, high 0", "low 3, high 3"}
+    assert {(cell.arm.name, cell.size["low"]) for cell in list_tuning_cells(claim)} == {
         ("ours", 3),
         ("theirs", 6),
     }
     absent = replace(claim, sizes=({"low": 1, "high": 1}, {"low": 3, "high": 3}))
     with pytest.raises(WrongCall, match=r"ours builds low 6, high 0; .*, not low 1, high 1"):
-        cells_of(absent)
+        list_cells(absent)
 
 
 def test_sizes_are_named_by_layers_and_width(toy: Claim) -> None:
@@ -421,14 +421,14 @@ def test_sizes_are_named_by_layers_and_width(toy: Claim) -> None:
     claim = replace(
         toy, protocol=1, layers=(), sizes=sizes, tuning=replace(toy.tuning, layers=None)
     )
-    cells = cells_of(claim)
+    cells = list_cells(claim)
     assert {(cell.layers, cell.width) for cell in cells} == {(3, 64), (3, 96), (6, None)}
-    assert {size_name_of(claim, cell) for cell in cells} == {
+    assert {name_size(claim, cell) for cell in cells} == {
         "layers 3, width 64",
         "layers 3, width 96",
         "layers 6",
     }
-    rows = {cell.key: row(cell, 0.5) for cell in [*tuning_cells(claim), *cells]}
+    rows = {cell.key: row(cell, 0.5) for cell in [*list_tuning_cells(claim), *cells]}
     dropped = next(cell for cell in cells if cell.width == 64)
     del rows[dropped.key]
     (missing,) = judge(claim, rows.values()).missing

@@ -10,8 +10,13 @@ from typing import Any
 import pytest
 
 from learngene_zoo.bench.claims.arms import check_arms
-from learngene_zoo.bench.claims.cells import cells_of, tuning_cells
-from learngene_zoo.bench.claims.file import find_claim, list_claims, load_claim, planned_effect
+from learngene_zoo.bench.claims.cells import list_cells, list_tuning_cells
+from learngene_zoo.bench.claims.file import (
+    compute_planned_effect,
+    find_claim,
+    list_claims,
+    load_claim,
+)
 from learngene_zoo.bench.claims.run import read_verdict
 from learngene_zoo.bench.claims.verdict import judge
 from learngene_zoo.bench.results.rows import read_rows
@@ -24,7 +29,7 @@ from learngene_zoo.settings import to_json
 def test_every_claim_in_tree_can_be_run(name: str, budget: Any) -> None:
     claim = load_claim(name, budget)
     check_arms(claim, find_claim(name), offline=True)
-    cells = [*tuning_cells(claim), *cells_of(claim)]
+    cells = [*list_tuning_cells(claim), *list_cells(claim)]
     assert bool(cells) == (claim.compare.kind != "exact")
     assert "" not in (claim.says, claim.estimand, claim.where)
 
@@ -35,7 +40,7 @@ def test_every_claim_in_tree_sees_what_it_says(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("learngene_zoo.bench.claims.file.is_installed", lambda task: True)
     for claim in map(load_claim, list_claims()):
         if claim.compare.kind != "exact":
-            assert 0 < planned_effect(claim) <= claim.power.sees + 0.05
+            assert 0 < compute_planned_effect(claim) <= claim.power.sees + 0.05
 
 
 def test_no_extraction_of_a_claim_sees_the_left_out_tasks() -> None:

@@ -14,11 +14,11 @@ from learngene_zoo.bench.grid.cell import Arm, Cell
 from learngene_zoo.bench.report.cost_curve import (
     Bill,
     Effort,
-    bills,
-    cost_cells,
-    cost_tables,
+    build_cost_tables,
     find_crossing,
-    flat_costs,
+    flatten_costs,
+    list_bills,
+    list_cost_cells,
     matches,
 )
 from learngene_zoo.bench.report.report import GRID, build_overview, write_report
@@ -60,7 +60,7 @@ def rows() -> list[Row]:
 
 
 def bill_of(arm: str) -> Bill:
-    return next(bill for bill in bills(rows()) if bill.arm == arm)
+    return next(bill for bill in list_bills(rows()) if bill.arm == arm)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_an_extraction_is_paid_once_and_pretraining_for_every_size() -> None:
 
 
 def test_readings_with_equal_budgets_and_to_equal_quality() -> None:
-    results = {(item.theirs.arm, item.kind): item for item in matches(bills(rows()))}
+    results = {(item.theirs.arm, item.kind): item for item in matches(list_bills(rows()))}
     equal = results[
         "scratch fan_in", "equal quality"
     ]  # scratch reaches 0.4 with 4 epochs, lsamd 0.5 with one
@@ -125,7 +125,7 @@ def test_models_that_do_the_same_work_take_the_same_time() -> None:
     changed_rows = [
         replace(row, seconds=row.seconds * slower[row.arm], flops=flops[row.arm]) for row in rows()
     ]
-    assert {bill.arm: bill.tuning[4].seconds for bill in bills(changed_rows)} == {
+    assert {bill.arm: bill.tuning[4].seconds for bill in list_bills(changed_rows)} == {
         "lsamd": 6.0,
         "scratch fan_in": 6.0,
         "pretrain_finetune": 20.0,
@@ -138,15 +138,16 @@ def test_only_places_that_every_arm_has_are_billed() -> None:
         replace(row, seconds=1000.0) if row.layers == 12 else row for row in changed_rows
     ]
     assert (
-        next(bill for bill in bills(changed_rows) if bill.arm == "lsamd").tuning[4].seconds == 4.0
+        next(bill for bill in list_bills(changed_rows) if bill.arm == "lsamd").tuning[4].seconds
+        == 4.0
     )
     with pytest.raises(WrongCall, match="every arm was measured with every budget"):
-        bills([row for row in rows() if (row.arm, row.epochs) != ("lsamd", 4)])
+        list_bills([row for row in rows() if (row.arm, row.epochs) != ("lsamd", 4)])
 
 
 def test_sizes_of_two_widths_are_billed_apart() -> None:
     wide = [replace(row, key=f"wide {row.key}", width=192, seconds=9.0) for row in rows()]
-    bill = next(bill for bill in bills([*rows(), *wide]) if bill.arm == "lsamd")
+    bill = next(bill for bill in list_bills([*rows(), *wide]) if bill.arm == "lsamd")
     assert bill.tuning[4].seconds == (4.0 + 9.0) / 2
 
 
@@ -161,7 +162,7 @@ def test_a_cost_grid_has_no_controls_and_trains_every_size_by_itself() -> None:
         for n in (6, 12)
         for arm in arms
     ]
-    cells = cost_cells(grid)
+    cells = list_cost_cells(grid)
     names = [(cell.layers, cell.arm.name) for cell in cells]
     expected = ["lsamd", "scratch fan_in", "pretrain_finetune", "distillation"]
     assert names == [(layers, name) for layers in (6, 12) for name in expected]
@@ -171,17 +172,17 @@ def test_a_cost_grid_has_no_controls_and_trains_every_size_by_itself() -> None:
         6: {"depths": (6,)},
         12: {"depths": (12,)},
     }
-    wide = cost_cells([replace(cell, width=64) for cell in grid])
+    wide = list_cost_cells([replace(cell, width=64) for cell in grid])
     assert [cell.arm.settings for cell in wide if cell.arm.name == "pretrain_finetune"] == [
         {"depths": (6,), "widths": (64,)},
         {"depths": (12,), "widths": (64,)},
     ]
     with pytest.raises(WrongCall, match="at least two depths"):
-        cost_cells(grid[:3])
+        list_cost_cells(grid[:3])
     with pytest.raises(WrongCall, match="must have one metric"):
-        cost_cells([*grid, replace(grid[0], task="scenes")])
+        list_cost_cells([*grid, replace(grid[0], task="scenes")])
     with pytest.raises(WrongCall, match="a method with an extraction"):
-        cost_cells([cell for cell in grid if cell.arm.method == "scratch"])
+        list_cost_cells([cell for cell in grid if cell.arm.method == "scratch"])
 
 
 def test_what_is_told_of_a_rival_counts() -> None:
@@ -193,10 +194,10 @@ def test_what_is_told_of_a_rival_counts() -> None:
         for arm in arms
     ]
     assert {
-        cell.arm.tasks for cell in cost_cells(grid, ["mine"]) if cell.arm.method != "lsamd"
+        cell.arm.tasks for cell in list_cost_cells(grid, ["mine"]) if cell.arm.method != "lsamd"
     } == {("mine",)}
-    assert {cell.arm.tasks for cell in cost_cells(grid, ["mine", "yours"])} == {()}
-    cells = cost_cells(grid)
+    assert {cell.arm.tasks for cell in list_cost_cells(grid, ["mine", "yours"])} == {()}
+    cells = list_cost_cells(grid)
     settings = [(cell.arm.name, cell.arm.settings) for cell in cells if cell.layers == 6]
     assert settings == [
         ("lsamd", {}),
@@ -206,9 +207,9 @@ def test_what_is_told_of_a_rival_counts() -> None:
 
 
 def test_the_tables_say_what_the_json_says() -> None:
-    costs = bills(rows())
-    pays, *_ = cost_tables(costs)
-    messages = [line for line in flat_costs(costs) if line["kind"] == "reading"]
+    costs = list_bills(rows())
+    pays, *_ = build_cost_tables(costs)
+    messages = [line for line in flatten_costs(costs) if line["kind"] == "reading"]
     assert len(messages) == len(pays.rows) == 4
     for line, cells in zip(messages, pays.rows):
         assert cells[-2:] == tuple(

@@ -12,24 +12,24 @@ from learngene_zoo.bench.grid.cell import Arm, Cell
 from learngene_zoo.bench.grid.grid import (
     BUDGETS,
     SCRATCH,
-    cells,
     choose_tasks,
-    family,
+    find_size,
+    list_cells,
+    list_members,
+    list_standard_arms,
+    list_targets,
     select_members,
-    size_at,
-    standard_arms,
-    targets,
-    tasks_of_budget,
+    select_tasks_of_budget,
 )
 from learngene_zoo.bench.grid.search import Trial
 from learngene_zoo.bench.grid.tuning import GridTuning
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.settings import Recipe
-from learngene_zoo.tasks.catalogue import DEFAULT_TASKS, suite
+from learngene_zoo.tasks.catalogue import DEFAULT_TASKS, find_suite
 
 RECIPE = Recipe(images=100, lr=1e-3)
 DEIT = ("timm:deit_tiny_patch16_224",)  # twelve layers of width 192, known without a download
-ARMS = standard_arms(["lsamd"], ancestries=DEIT)
+ARMS = list_standard_arms(["lsamd"], ancestries=DEIT)
 
 
 def grid(**changes: Any) -> list[Cell]:
@@ -42,11 +42,11 @@ def grid(**changes: Any) -> list[Cell]:
         "recipe": RECIPE,
         **changes,
     }
-    return cells(settings.pop("tasks"), settings.pop("arms"), **settings)
+    return list_cells(settings.pop("tasks"), settings.pop("arms"), **settings)
 
 
 def test_every_method_comes_with_its_controls_and_both_scratch_arms() -> None:
-    arms = standard_arms(["lsamd", "pretrain_finetune"])
+    arms = list_standard_arms(["lsamd", "pretrain_finetune"])
     assert [arm.name for arm in arms] == [
         "lsamd",
         "lsamd shuffled",
@@ -83,30 +83,32 @@ def test_an_arm_and_its_controls_share_one_extraction() -> None:
     cells = [cell for cell in grid(seeds=[0], tasks=["digits"]) if cell.arm.method == "lsamd"]
     assert len({cell.key for cell in cells}) == len(cells)
     assert all(cell.extraction == cells[0].extraction for cell in cells)
-    other = grid(arms=standard_arms(["lsamd"], ancestries=DEIT, settings={"lsamd": {"top": 4}}))[0]
+    other = grid(
+        arms=list_standard_arms(["lsamd"], ancestries=DEIT, settings={"lsamd": {"top": 4}})
+    )[0]
     assert other.extraction != cells[0].extraction
 
 
 def test_what_extractions_see_is_for_methods_that_see_several_tasks() -> None:
     arms = {
         arm.name: arm
-        for arm in standard_arms(["lsamd", "pretrain_finetune"], tasks=["objects", "digits"])
+        for arm in list_standard_arms(["lsamd", "pretrain_finetune"], tasks=["objects", "digits"])
     }
     assert arms["lsamd stem"].tasks == ("objects", "digits")
     assert arms["pretrain_finetune"].tasks == (), "which of two it would see is not said"
     alone = {
         arm.name: arm.tasks
-        for arm in standard_arms(["lsamd", "pretrain_finetune"], tasks=["objects"])
+        for arm in list_standard_arms(["lsamd", "pretrain_finetune"], tasks=["objects"])
     }
     assert alone["lsamd"] == alone["pretrain_finetune"] == ("objects",)
-    several = standard_arms(["first_k", "closed_form"], tasks=["objects"])
+    several = list_standard_arms(["first_k", "closed_form"], tasks=["objects"])
     named = {arm.name: arm.tasks for arm in several}
     assert (named["first_k"], named["closed_form"]) == ((), ("objects",))
-    left = {arm.name: arm for arm in standard_arms(["lsamd"], leave_out=True)}
+    left = {arm.name: arm for arm in list_standard_arms(["lsamd"], leave_out=True)}
     assert left["lsamd"].tasks == DEFAULT_TASKS
     assert left["lsamd"].tasks_for("objects") == DEFAULT_TASKS[1:]
     assert not left["scratch timm"].leave_out
-    kept = standard_arms(["lsamd"], settings={"lsamd": {"keep": (1, 2)}}, leave_out=True)
+    kept = list_standard_arms(["lsamd"], settings={"lsamd": {"keep": (1, 2)}}, leave_out=True)
     assert not kept[0].leave_out, "blocks that are named need no task"
 
 
@@ -115,7 +117,9 @@ def test_a_grid_is_the_product_in_a_fixed_order() -> None:
     assert len(cells) == 2 * 2 * 2 * 2 * 6
     assert len({cell.key for cell in cells}) == len(cells)
     assert [cell.seed for cell in cells] == sorted(cell.seed for cell in cells)
-    assert [cell.arm.name for cell in cells[:6]] == [arm.name for arm in standard_arms(["lsamd"])]
+    assert [cell.arm.name for cell in cells[:6]] == [
+        arm.name for arm in list_standard_arms(["lsamd"])
+    ]
     assert grid() == cells
 
 
@@ -141,7 +145,7 @@ def test_sizes_that_a_method_cannot_build_are_left_out_and_named() -> None:
     assert {cell.layers for cell in cells} == {6}, "scratch alone at a size compares nothing"
     assert heard == ["lsamd builds 5 to 15 layers of width 192, not 3 layers; skipped"]
     mixed = grid(
-        arms=standard_arms(["lsamd", "pretrain_finetune"], ancestries=DEIT),
+        arms=list_standard_arms(["lsamd", "pretrain_finetune"], ancestries=DEIT),
         layers=[3, 6, 7],
         say=heard.append,
     )
@@ -155,7 +159,7 @@ def test_sizes_that_a_method_cannot_build_are_left_out_and_named() -> None:
         ("scratch", 7),
     }
     assert {cell.layers for cell in grid(arms=SCRATCH, layers=[1, 200])} == {1, 200}
-    members = family(Arm(name="x", method="lsamd", settings={"top": 12}, ancestries=DEIT))
+    members = list_members(Arm(name="x", method="lsamd", settings={"top": 12}, ancestries=DEIT))
     assert [(member.spec.layers, member.spec.width) for member in members] == [
         (n, 192) for n in range(12, 16)
     ]
@@ -177,7 +181,7 @@ def test_sizes_that_a_method_cannot_build_are_left_out_and_named() -> None:
         (
             {
                 "tasks": ["objects"],
-                "arms": standard_arms(["lsamd"], tasks=["objects"], leave_out=True),
+                "arms": list_standard_arms(["lsamd"], tasks=["objects"], leave_out=True),
             },
             "the extraction of lsamd has no task",
         ),
@@ -191,40 +195,43 @@ def test_a_grid_without_cells_says_why(changes: dict[str, Any], words: str) -> N
 
 def test_methods_are_named_as_they_are_registered() -> None:
     with pytest.raises(WrongCall, match="did you mean lsamd"):
-        standard_arms(["lsmd"])
+        list_standard_arms(["lsmd"])
     with pytest.raises(WrongCall, match="scratch is an arm of every grid"):
-        standard_arms(["scratch"])
+        list_standard_arms(["scratch"])
     with pytest.raises(WrongCall, match="at least one method"):
-        standard_arms([])
+        list_standard_arms([])
     with pytest.raises(WrongCall, match="no setting named 'tip'"):
-        standard_arms(["lsamd"], settings={"lsamd": {"tip": 4}})
+        list_standard_arms(["lsamd"], settings={"lsamd": {"tip": 4}})
     with pytest.raises(WrongCall, match="but the methods of this grid are"):
-        standard_arms(["lsamd"], settings={"tal": {"top": 4}})
+        list_standard_arms(["lsamd"], settings={"tal": {"top": 4}})
 
 
 def test_targets_are_tasks_of_suites_in_the_order_of_the_catalogue() -> None:
-    assert targets("mini") == suite("mini").tasks
-    assert targets("mini", only=["signs", "objects"]) == ("objects", "signs")
-    assert targets("digits") == ("digits",)
-    assert targets("folder:photos") == ("folder:photos",)
-    assert targets("words", "mini", "mini") == suite("mini").tasks + suite("words").tasks
+    assert list_targets("mini") == find_suite("mini").tasks
+    assert list_targets("mini", only=["signs", "objects"]) == ("objects", "signs")
+    assert list_targets("digits") == ("digits",)
+    assert list_targets("folder:photos") == ("folder:photos",)
+    assert (
+        list_targets("words", "mini", "mini")
+        == find_suite("mini").tasks + find_suite("words").tasks
+    )
     mixed = ["folder:b", "stamps", "digits", "textures", "folder:a", "objects"]
     ordered = ("objects", "textures", "digits", "stamps", "folder:b", "folder:a")
-    assert targets(*mixed) == targets("pictures", *mixed, only=mixed) == ordered
+    assert list_targets(*mixed) == list_targets("pictures", *mixed, only=mixed) == ordered
     with pytest.raises(WrongCall, match=r"no task of mini named 'digits'.*leave out mini and give"):
-        targets("mini", only=["digits"])
+        list_targets("mini", only=["digits"])
     with pytest.raises(WrongCall, match="no task of mini and digits named 'sings'; did you mean s"):
-        targets("mini", "digits", only=["sings"])
+        list_targets("mini", "digits", only=["sings"])
     with pytest.raises(WrongCall, match="no suite or task named 'mni'; did you mean mini"):
-        targets("digits", "mni")
+        list_targets("digits", "mni")
 
 
 def test_tasks_are_chosen_by_suites_and_names() -> None:
     quick, standard = BUDGETS["quick"], BUDGETS["standard"]
-    assert choose_tasks(standard, ()) == suite("mini").tasks
-    three = tuple(task for task in suite("mini").tasks if task in quick.tasks)
+    assert choose_tasks(standard, ()) == find_suite("mini").tasks
+    three = tuple(task for task in find_suite("mini").tasks if task in quick.tasks)
     assert choose_tasks(quick, ()) == choose_tasks(quick, ["mini"]) == three
-    assert choose_tasks(quick, ["words", "mini"]) == three + suite("words").tasks[:3]
+    assert choose_tasks(quick, ["words", "mini"]) == three + find_suite("words").tasks[:3]
     assert choose_tasks(quick, [], ["signs", "objects"]) == ("objects", "signs"), "as before"
     names = ["stamps", "digits", "fashion_mnist", "textures", "folder:photos"]
     assert choose_tasks(quick, [], names) == choose_tasks(quick, names)
@@ -250,7 +257,7 @@ WORDS = ("ancestry-words",)
 
 
 def test_named_tasks_of_texts_need_an_ancestry_model_of_texts() -> None:
-    arms = standard_arms(["first_k"], ancestries=WORDS)
+    arms = list_standard_arms(["first_k"], ancestries=WORDS)
     named = grid(tasks=["entailment", "sentiment"], arms=arms)
     assert {cell.task for cell in named} == {"entailment", "sentiment"}
     assert {cell.arm.ancestries for cell in named} == {WORDS}
@@ -258,28 +265,31 @@ def test_named_tasks_of_texts_need_an_ancestry_model_of_texts() -> None:
         WrongCall, match="digits is a task of images, and the ancestry model ancestry-words takes"
     ):
         grid(tasks=["digits"], arms=arms)
-    closed_form = standard_arms(["closed_form"], ancestries=WORDS)
+    closed_form = list_standard_arms(["closed_form"], ancestries=WORDS)
     with pytest.raises(WrongCall, match=r"extracts from forms, a task of images.*--extract-task"):
         grid(tasks=["sentiment"], arms=closed_form)
     assert grid(
         tasks=["sentiment"],
-        arms=standard_arms(["closed_form"], ancestries=WORDS, tasks=["sentiment"]),
+        arms=list_standard_arms(["closed_form"], ancestries=WORDS, tasks=["sentiment"]),
     )
 
 
 def test_a_small_budget_takes_its_own_tasks_or_the_first_ones() -> None:
     quick = BUDGETS["quick"]
-    assert set(tasks_of_budget(quick, suite("mini").tasks)) == set(quick.tasks)
+    assert set(select_tasks_of_budget(quick, find_suite("mini").tasks)) == set(quick.tasks)
     assert len(quick.tasks) == quick.most_tasks == 3
     assert all(budget.seeds >= 3 for budget in BUDGETS.values()), (
         "fewer have no interval over tasks and seeds"
     )
-    assert tasks_of_budget(quick, ("a", "b", "c", "d")) == ("a", "b", "c")
-    assert tasks_of_budget(BUDGETS["standard"], suite("mini").tasks) == suite("mini").tasks
+    assert select_tasks_of_budget(quick, ("a", "b", "c", "d")) == ("a", "b", "c")
+    assert (
+        select_tasks_of_budget(BUDGETS["standard"], find_suite("mini").tasks)
+        == find_suite("mini").tasks
+    )
 
 
 def test_sizes_that_settings_name_have_controls_and_no_scratch() -> None:
-    arms = standard_arms(["pool", "lsamd"], ancestries=DEIT)
+    arms = list_standard_arms(["pool", "lsamd"], ancestries=DEIT)
     heard: list[str] = []
     sizes = [{"low": 6, "high": 0}, {"low": 3, "high": 4}]
     cells = grid(
@@ -302,19 +312,21 @@ def test_sizes_that_settings_name_have_controls_and_no_scratch() -> None:
     assert len({cell.key for cell in both}) == len(both)
     tuning = GridTuning(both, (1e-3,), ("light",))
     assert tuning.cell_of(Trial("pool", "digits", 1e-3, "light")).size == sizes[0]
-    with pytest.raises(WrongCall, match=r"builds these sizes: pool builds low .*, not low 1, high 1"):
+    with pytest.raises(
+        WrongCall, match=r"builds these sizes: pool builds low .*, not low 1, high 1"
+    ):
         grid(arms=arms, layers=[], sizes=[{"low": 1, "high": 1}])
 
 
 def test_of_several_sizes_with_the_named_settings_the_largest_is_meant() -> None:
-    pool = standard_arms(["pool"], ancestries=DEIT)[0]
-    layers = [member.spec.layers for member in select_members(family(pool), {"high": 4})]
+    pool = list_standard_arms(["pool"], ancestries=DEIT)[0]
+    layers = [member.spec.layers for member in select_members(list_members(pool), {"high": 4})]
     assert len(set(layers)) > 1
-    assert size_at(pool, {"high": 4}).layers == layers[-1] == max(layers)
+    assert find_size(pool, {"high": 4}).layers == layers[-1] == max(layers)
 
 
 def test_the_image_size_is_that_of_all_arms() -> None:
-    arms = standard_arms(["first_k", "closed_form"], image_size=16)
+    arms = list_standard_arms(["first_k", "closed_form"], image_size=16)
     assert {arm.image_size for arm in arms} == {16}
     assert "scratch fan_in" in {arm.name for arm in arms}
-    assert {member.spec.image_size for arm in arms for member in family(arm)} == {16}
+    assert {member.spec.image_size for arm in arms for member in list_members(arm)} == {16}

@@ -17,13 +17,13 @@ from bench_toy import toy_row
 
 from learngene_zoo.bench.grid.tuning import TUNING_SEED
 from learngene_zoo.bench.report import captions, gain_tables, tables, text_table
-from learngene_zoo.bench.report.page import NO_GRID, page
-from learngene_zoo.bench.report.pictures import pareto_front, pictures
+from learngene_zoo.bench.report.page import NO_GRID, render_report
+from learngene_zoo.bench.report.pictures import draw_pictures, find_pareto_front
 from learngene_zoo.bench.report.report import (
     GRID,
     build_overview,
-    csv_text,
-    json_text,
+    format_csv,
+    format_json,
     read_summary,
     write_report,
 )
@@ -136,7 +136,7 @@ def test_the_gain_over_the_stem_is_over_the_initialisation_that_is_stronger_on_e
     assert signs.over_stem
     assert signs.over_stem.value == pytest.approx((0.6 - 0.3 + 0.6 - 0.2) / 2)
     assert line_of(summary, "lsamd stem").over_stem is None
-    (table,) = tables.compact(summary)
+    (table,) = tables.build_compact_tables(summary)
     column = table.columns.index("over stem")
     assert {row[0]: row[column].split()[0] for row in table.rows}["lsamd"] == "+25.0"
 
@@ -154,7 +154,7 @@ def test_real_and_left_out_tasks_have_columns_of_their_own() -> None:
     assert line.left_out
     assert (line.real.value, line.left_out.value) == (pytest.approx(0.85), pytest.approx(0.425))
     assert line_of(summary, "lsamd", "digits").real is None
-    (table,) = tables.compact(summary)
+    (table,) = tables.build_compact_tables(summary)
     result = dict(zip(table.columns, table.rows[0]))
     assert (result["real"], result["left out"]) == ("85.0", "42.5")
     assert flatten_line(line)["left_out"] == pytest.approx(0.425)
@@ -177,7 +177,7 @@ def test_a_bench_with_one_of_the_two_stems_has_no_gain_over_the_stem() -> None:
     summary = summarise(row for row in rows() if row.control != "stem_fan_in")
     assert line_of(summary, "lsamd").over_stem is None
     assert line_of(summary, "lsamd").over_scratch is not None
-    assert all("over stem" not in table.columns for table in tables.compact(summary))
+    assert all("over stem" not in table.columns for table in tables.build_compact_tables(summary))
 
 
 def test_one_task_left_out_gives_the_least_and_the_most() -> None:
@@ -185,7 +185,7 @@ def test_one_task_left_out_gives_the_least_and_the_most() -> None:
     assert result
     assert result.without == pytest.approx({"digits": 0.35, "signs": 0.25})
     assert (result.least, result.most) == pytest.approx((0.25, 0.35))
-    table = gain_tables.without_one(summarise(rows()))
+    table = gain_tables.leave_one_out(summarise(rows()))
     assert table
     assert table.rows[0][5:] == ("+25.0", "signs", "+35.0", "digits")
 
@@ -271,7 +271,7 @@ def test_accuracy_and_miou_are_not_averaged_together() -> None:
         if line.arm == "lsamd"
     }
     assert values == pytest.approx({"accuracy": 0.85, "mIoU": 0.6})
-    assert len(tables.compact(summarise(changed_rows))) == 2
+    assert len(tables.build_compact_tables(summarise(changed_rows))) == 2
 
 
 # What is missing
@@ -286,14 +286,14 @@ def test_a_failed_cell_is_named_and_its_arms_average_is_marked() -> None:
         pytest.approx(0.85),
     )
     assert line_of(summary, "scratch timm").lacks == ()
-    assert tables.compact(summary)[0].rows[0][0] == "lsamd *"
+    assert tables.build_compact_tables(summary)[0].rows[0][0] == "lsamd *"
     assert captions.describe_missing(summary) == [
         "* averages of lsamd lack signs; its gains are over equal cells"
     ]
-    table = tables.failures(summary)
+    table = tables.build_failure_table(summary)
     assert table
     assert table.rows == (("lsamd", "signs", "9", "4", "1", "RuntimeError: out of <memory>"),)
-    assert captions.state(summary) == "23 cells measured, 1 failed, 3 not measured yet"
+    assert captions.describe_state(summary) == "23 cells measured, 1 failed, 3 not measured yet"
 
 
 def test_a_task_that_few_arms_have_yet_is_in_no_average() -> None:
@@ -333,7 +333,7 @@ def test_rows_that_all_failed_have_no_lines() -> None:
 def test_csv_gives_back_every_number() -> None:
     summary = summarise(rows((1, 4)))
     read = list(
-        csv.DictReader(io.StringIO(csv_text([flatten_line(line) for line in summary.lines])))
+        csv.DictReader(io.StringIO(format_csv([flatten_line(line) for line in summary.lines])))
     )
     assert len(read) == len(summary.lines)
     for line, cells in zip(summary.lines, read):
@@ -344,7 +344,7 @@ def test_csv_gives_back_every_number() -> None:
 
 
 def test_json_is_a_bare_list_of_flat_objects() -> None:
-    data = json.loads(json_text([flatten_line(line) for line in summarise(rows()).lines]))
+    data = json.loads(format_json([flatten_line(line) for line in summarise(rows()).lines]))
     assert data[0]["arm"] == "lsamd"
     for line in data:
         for value in line.values():
@@ -359,7 +359,7 @@ def test_markdown_has_as_many_cells_in_every_line() -> None:
     table = text_table.TextTable(
         "a title", ("arm", "error"), (("lsamd", "a | b\nc"), ("scratch", "-"))
     )
-    text = text_table.markdown([table])
+    text = text_table.render_markdown([table])
     counts = {
         len(re.findall(r"(?<!\\)\|", line)) for line in text.splitlines() if line.startswith("|")
     }
@@ -368,7 +368,7 @@ def test_markdown_has_as_many_cells_in_every_line() -> None:
 
 
 def test_the_compact_table_says_what_was_measured() -> None:
-    (table,) = tables.compact(summarise(rows((1, 4))))
+    (table,) = tables.build_compact_tables(summarise(rows((1, 4))))
     assert (
         table.title
         == "accuracy on test images, %: mean of 2 tasks and 2 seeds; gains in points after 4 epochs"
@@ -380,7 +380,7 @@ def test_the_compact_table_says_what_was_measured() -> None:
 
 
 def test_the_pareto_front_keeps_what_nothing_beats() -> None:
-    assert pareto_front([(2, 0.5), (1, 0.4), (3, 0.45), (2, 0.6), (4, 0.9)]) == [
+    assert find_pareto_front([(2, 0.5), (1, 0.4), (3, 0.45), (2, 0.6), (4, 0.9)]) == [
         (1, 0.4),
         (2, 0.6),
         (4, 0.9),
@@ -392,7 +392,7 @@ def test_no_line_joins_means_of_different_tasks() -> None:
     later = [
         replace(row, key=f"later {row.key}", layers=12) for row in rows() if row.task == "digits"
     ]
-    drawn = pictures(summarise([*rows(), *later]))
+    drawn = draw_pictures(summarise([*rows(), *later]))
     points = {
         line.get_label(): len(line.get_xdata()) for line in drawn["pareto"].axes[0].get_lines()
     }
@@ -402,7 +402,7 @@ def test_no_line_joins_means_of_different_tasks() -> None:
 
 
 def test_scratch_has_no_costs_of_an_extraction() -> None:
-    results = {row[0]: row[4:] for row in tables.costs(summarise(rows())).rows}
+    results = {row[0]: row[4:] for row in tables.build_cost_table(summarise(rows())).rows}
     assert results == {
         "lsamd": ("600.00K", "3.00K", "30.0s", "2.0s"),
         **{f"scratch {name}": ("-", "-", "-", "2.0s") for name in ("timm", "fan_in")},
@@ -473,7 +473,7 @@ def test_a_narrow_window_keeps_letters_readable_and_arms_in_sight(folder: Path) 
     assert len(widths) == text.count("<svg")
     assert all(width > 300 for width in widths)
     assert 'number shared"' not in text  # it has two sizes
-    assert 'td class="number shared">9</td>' in page(summarise(rows()), NO_GRID, {})
+    assert 'td class="number shared">9</td>' in render_report(summarise(rows()), NO_GRID, {})
 
 
 def test_a_single_point_is_no_curve() -> None:
@@ -482,9 +482,9 @@ def test_a_single_point_is_no_curve() -> None:
         for row in rows()
         if row.epochs == 4
     ]
-    assert sorted(pictures(summarise(only))) == ["pareto"]
+    assert sorted(draw_pictures(summarise(only))) == ["pareto"]
     known = [replace(row, untrained=0.1) for row in only]
-    assert sorted(pictures(summarise(known))) == ["curves-9", "pareto"]
+    assert sorted(draw_pictures(summarise(known))) == ["curves-9", "pareto"]
 
 
 def test_the_page_escapes_what_others_wrote(folder: Path) -> None:
@@ -559,7 +559,7 @@ def test_no_legend_leaves_its_figure(methods: list[str]) -> None:
         for method in methods
         for row in rows((1, 4))
     ]
-    for figure in pictures(summarise(changed_rows)).values():
+    for figure in draw_pictures(summarise(changed_rows)).values():
         (legend,) = figure.legends
         box, page = legend.get_window_extent(), figure.bbox
         assert page.x0 <= box.x0 < box.x1 <= page.x1
@@ -573,7 +573,8 @@ def test_no_legend_leaves_its_figure(methods: list[str]) -> None:
 def test_controls_are_drawn_beside_one_method_only() -> None:
     def names(found: list[Row]) -> set[str]:
         return {
-            text.get_text() for text in pictures(summarise(found))["pareto"].legends[0].get_texts()
+            text.get_text()
+            for text in draw_pictures(summarise(found))["pareto"].legends[0].get_texts()
         }
 
     assert "lsamd stem" in names(rows())
@@ -588,7 +589,7 @@ def test_controls_are_drawn_beside_one_method_only() -> None:
 
 
 def test_arms_are_the_rows_of_the_table_by_task() -> None:
-    (table,) = tables.by_task(summarise(rows()))
+    (table,) = tables.build_task_tables(summarise(rows()))
     assert table.columns == ("arm", "digits", "signs", "average")
     assert [row[0] for row in table.rows] == [*ARMS, "lsamd over scratch"]
 
@@ -596,18 +597,18 @@ def test_arms_are_the_rows_of_the_table_by_task() -> None:
 def test_gains_before_training_are_those_of_the_probes_or_else_of_the_untrained_models() -> None:
     untrained = {"lsamd": 0.5, "lsamd shuffled": 0.3, "scratch timm": 0.4, "scratch fan_in": 0.2}
     measured = [replace(row, untrained=untrained.get(row.arm, 0.1), probe=None) for row in rows()]
-    table, *_ = gain_tables.gains_before_training(summarise(measured))
+    table, *_ = gain_tables.build_tables_before_training(summarise(measured))
     assert "before any training" in table.title
     points = {row[:2]: row[-2] for row in table.rows if row[2] == text_table.AVERAGE}
     assert points["lsamd", "over scratch"] == "+10.0"
     assert points["lsamd", "inherited"] == "+20.0"
     # A head is fitted to augmented images too where an arm is trained on them; a probe never is.
     probed = [replace(row, probe=0.6 if row.arm == "lsamd" else 0.2) for row in measured]
-    table, *_ = gain_tables.gains_before_training(summarise(probed))
+    table, *_ = gain_tables.build_tables_before_training(summarise(probed))
     points = {row[:2]: row[-2] for row in table.rows if row[2] == text_table.AVERAGE}
     assert points["lsamd", "over scratch"] == "+40.0"
     bare = [replace(row, untrained=None, probe=None) for row in rows()]
-    assert gain_tables.gains_before_training(summarise(bare)) == []
+    assert gain_tables.build_tables_before_training(summarise(bare)) == []
 
 
 def test_arms_that_end_below_their_start_are_named() -> None:
@@ -622,9 +623,9 @@ def test_arms_that_end_below_their_start_are_named() -> None:
     assert harmful.startswith("this training harms most arms: 6 of 6 averages")
     assert "lsamd shuffled: 95.0 to 43.5" in text
     # the warning is below the table of the arms, above the comparisons
-    assert tables.compact(summarise(worse))[-1].note == text
-    assert tables.brief(summarise(worse))[0].note == text
-    assert text in text_table.markdown(tables.compact(summarise(worse)))
+    assert tables.build_compact_tables(summarise(worse))[-1].note == text
+    assert tables.build_brief_tables(summarise(worse))[0].note == text
+    assert text in text_table.render_markdown(tables.build_compact_tables(summarise(worse)))
 
 
 def test_results_at_chance_are_named() -> None:
@@ -637,13 +638,13 @@ def test_results_at_chance_are_named() -> None:
     assert text.startswith(
         "4 of 24 results after training are no better than a constant answer (lsamd shuffled): "
     )
-    assert tables.compact(summarise(weak))[-1].note == text
+    assert tables.build_compact_tables(summarise(weak))[-1].note == text
     unknown = [replace(row, chance=None) for row in weak]
     assert captions.describe_arms_at_chance(summarise(unknown)) == ""
 
 
 def test_an_unfinished_bench_says_so() -> None:
-    assert not any("unfinished" in line for line in captions.remarks(summarise(rows())))
-    assert captions.remarks(summarise(rows(), missing=3))[0] == (
+    assert not any("unfinished" in line for line in captions.list_remarks(summarise(rows())))
+    assert captions.list_remarks(summarise(rows(), missing=3))[0] == (
         "unfinished: 24 cells measured, 3 not measured yet"
     )

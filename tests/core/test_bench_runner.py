@@ -17,7 +17,7 @@ from bench_toy import RECIPE, SPEC, make_world, numbers, toy_arms, toy_cells
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import assemble
 from learngene_zoo.bench.grid.cell import Arm, Cell, Extraction
-from learngene_zoo.bench.grid.grid import cells
+from learngene_zoo.bench.grid.grid import list_cells
 from learngene_zoo.bench.results.rows import Results, Row, pack_flags, read_rows, unpack_flags
 from learngene_zoo.bench.running import trial
 from learngene_zoo.bench.running.executors import Failure, InProcess, Outcome, perform
@@ -25,8 +25,8 @@ from learngene_zoo.bench.running.extraction import extract_once, is_finished, re
 from learngene_zoo.bench.running.runner import Schedule, TimeLeft, format_progress, run_grid
 from learngene_zoo.bench.running.trial import measure_untrained, run_cell, train_cell
 from learngene_zoo.errors import BadData, Refused, WrongCall
-from learngene_zoo.families.family import cost
-from learngene_zoo.families.tensors import initial, shapes
+from learngene_zoo.families.family import count_cost
+from learngene_zoo.families.tensors import get_shapes, initialise
 from learngene_zoo.runs import progress
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import open_task
@@ -91,10 +91,10 @@ def test_a_row_says_everything_about_its_cell(
     assert row.correct is not None
     assert sum(unpack_flags(row.correct, 12)) / 12 == row.value
     assert (row.params, row.flops) == (
-        cost(SPEC.with_(classes=3)).params,
-        cost(SPEC.with_(classes=3)).flops,
+        count_cost(SPEC.with_(classes=3)).params,
+        count_cost(SPEC.with_(classes=3)).flops,
     )
-    kept = shapes(SPEC)
+    kept = get_shapes(SPEC)
     assert row.stored_params == sum(
         torch.Size(shape).numel()
         for name, shape in kept.items()
@@ -243,7 +243,7 @@ def test_a_head_that_is_inherited_stays(world: World, tmp_path: Path) -> None:
     learngene, _ = extract_once(cell.extraction, tmp_path, RUN)
     task = open_task(world[1])
     spec = SPEC.with_(classes=3)
-    zero_shot = replace(assemble(spec, initial(spec, 5, "fan_in"), seed=0), task=cell.task)
+    zero_shot = replace(assemble(spec, initialise(spec, 5, "fan_in"), seed=0), task=cell.task)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trial, "_latest", {})
         patch.setattr(lifecycle, "expand", lambda *args, **kwargs: zero_shot)
@@ -365,7 +365,7 @@ def test_an_arm_may_have_an_image_size_of_its_own(world: World, tmp_path: Path) 
     (cell,) = toy_cells(world, arms=arms)
     assert cell.key != toy_cells(world)[0].key
     (row,) = run_grid([cell], tmp_path, RUN)
-    assert row.flops == cost(SPEC.with_(classes=3, image_size=24)).flops
+    assert row.flops == count_cost(SPEC.with_(classes=3, image_size=24)).flops
 
 
 def test_seconds_and_images_of_an_interrupted_extraction_add_up(
@@ -550,7 +550,7 @@ def run_row(cell: Cell) -> Row:
 
 def test_segmentation_is_judged_by_its_own_metric(world: World, tmp_path: Path) -> None:
     arms = toy_arms(world[0])[:1]
-    (cell,) = cells(
+    (cell,) = list_cells(
         ["scenes"], arms, layers=[2], epochs=[1], seeds=[0], recipe=replace(RECIPE, images=8)
     )
     row = run_cell(cell, tmp_path, RUN)

@@ -15,25 +15,33 @@ import pytest
 from bench_toy import toy_row
 
 from learngene_zoo.bench.grid.cell import Arm, Cell
-from learngene_zoo.bench.grid.grid import cells, standard_arms
-from learngene_zoo.bench.grid.search import Choice, Result, Space, Trial, choose, result_of, search
+from learngene_zoo.bench.grid.grid import list_cells, list_standard_arms
+from learngene_zoo.bench.grid.search import (
+    Choice,
+    Result,
+    Space,
+    Trial,
+    choose,
+    read_result,
+    search,
+)
 from learngene_zoo.bench.grid.tuning import (
     MIN_IMAGES,
     TUNING_SEED,
     GridTuning,
+    apply_choices,
+    apply_default_rates,
     describe_choice,
     describe_tuning,
     explain_untuned,
     find_small,
-    with_choices,
-    with_default_rates,
 )
 from learngene_zoo.errors import TrainingFailed, WrongCall
 from learngene_zoo.families.bert.spec import BertSpec
-from learngene_zoo.lifecycle.rates import rate_for
+from learngene_zoo.lifecycle.rates import choose_rate
 from learngene_zoo.method.rates import INHERITED_DECAY, INHERITED_LR
 from learngene_zoo.settings import Recipe
-from learngene_zoo.testing import tiny_ancestry
+from learngene_zoo.testing import make_tiny_ancestry
 
 SPACE = Space(
     arms=("a", "b"),
@@ -209,13 +217,13 @@ def test_an_augmentation_within_a_standard_error_of_the_first_is_not_taken(
 
 def test_the_variance_of_a_row_is_that_of_its_share() -> None:
     row = replace(toy_row(), value=0.8, evaluated=400, chance=0.1)
-    assert result_of(row).variance == pytest.approx(100**2 * 0.8 * 0.2 / 400)
-    assert result_of(replace(row, evaluated=0, chance=None)).variance == 0.0
+    assert read_result(row).variance == pytest.approx(100**2 * 0.8 * 0.2 / 400)
+    assert read_result(replace(row, evaluated=0, chance=None)).variance == 0.0
 
 
 def test_the_variance_of_a_correlation_needs_no_positive_value() -> None:
     row = toy_row(metric="matthews", value=-0.2, evaluated=100, chance=0.0)
-    result = result_of(row)
+    result = read_result(row)
     assert (result.value, result.least) == (-20.0, pytest.approx(100 * 3 / 10))
     assert result.variance == pytest.approx(100**2 * (1 - 0.04) ** 2 / 100)
 
@@ -233,10 +241,10 @@ def test_a_rate_that_failed_is_out_and_bounds_the_grid() -> None:
 
 
 def test_chance_is_a_constant_answer_and_three_standard_errors() -> None:
-    known = result_of(toy_row(value=0.5, evaluated=100, chance=0.1))
+    known = read_result(toy_row(value=0.5, evaluated=100, chance=0.1))
     assert (known.value, known.least) == (50.0, pytest.approx(10 + 3 * 3.0))
-    assert result_of(toy_row(value=0.5)).least == -math.inf, "an earlier version did not say"
-    assert result_of(toy_row(error="no", value=None)).error == "no"
+    assert read_result(toy_row(value=0.5)).least == -math.inf, "an earlier version did not say"
+    assert read_result(toy_row(error="no", value=None)).error == "no"
 
 
 # ---- of a grid
@@ -254,7 +262,9 @@ def grid(**changes: Any) -> list[Cell]:
         "recipe": RECIPE,
         **changes,
     }
-    return cells(["digits", "objects"], standard_arms(["lsamd"], ancestries=DEIT), **settings)
+    return list_cells(
+        ["digits", "objects"], list_standard_arms(["lsamd"], ancestries=DEIT), **settings
+    )
 
 
 def test_a_grid_is_tuned_at_the_middle_size_with_the_longest_budget_on_validation_images() -> None:
@@ -282,7 +292,7 @@ def test_a_grid_is_tuned_at_the_middle_size_with_the_longest_budget_on_validatio
 def test_the_choices_are_those_of_every_cell_of_the_arm() -> None:
     cells = grid()
     chosen = {"lsamd": Choice(arm="lsamd", lr=3e-3, augment="none", means={})}
-    tuned = with_choices(cells, chosen)
+    tuned = apply_choices(cells, chosen)
     for old, new in zip(cells, tuned):
         expected = (3e-3, "none") if old.arm.name == "lsamd" else (1e-3, "light")
         assert (new.recipe.lr, new.recipe.augment) == expected
@@ -337,34 +347,34 @@ def test_untuned_arms_of_a_wide_ancestry_model_have_the_rates_of_fine_tuning(
     """Scratch has the rate of random weights of its width, and with a random head the controls."""
     widths = {"wide": 384, "small": 96}
     monkeypatch.setattr(
-        "learngene_zoo.bench.grid.tuning.ancestry_spec",
-        lambda name, offline: tiny_ancestry(width=widths[name]).spec,
+        "learngene_zoo.bench.grid.tuning.read_ancestry_spec",
+        lambda name, offline: make_tiny_ancestry(width=widths[name]).spec,
     )
 
     def build(ancestry: str, width: int | None = None) -> list[Cell]:
-        arms = standard_arms(["first_k"], ancestries=[ancestry])
+        arms = list_standard_arms(["first_k"], ancestries=[ancestry])
         return [replace(toy_cell("a", "few"), arm=arm, head=head, width=width) for arm in arms]
 
     rates = {
         cell.arm.name: (cell.recipe.lr, cell.recipe.layer_decay)
-        for cell in with_default_rates(build("wide", width=192))
+        for cell in apply_default_rates(build("wide", width=192))
     }
-    inherited, fresh = (INHERITED_LR, INHERITED_DECAY), (rate_for(192), 1.0)
+    inherited, fresh = (INHERITED_LR, INHERITED_DECAY), (choose_rate(192), 1.0)
     scratch = {rates.pop(name) for name in list(rates) if name.startswith("scratch")}
     assert (rates.pop("first_k"), scratch) == (inherited, {fresh})
     assert set(rates.values()) == {inherited if head == "ridge" else fresh}
-    named = with_default_rates(build("wide"), named=["layer_decay"])
+    named = apply_default_rates(build("wide"), named=["layer_decay"])
     assert {cell.recipe.layer_decay for cell in named} == {1.0}
     start = (
         "No arm was tuned: learning rate 0.0001, layer decay 0.75, augmentation none for first_k"
     )
-    assert explain_untuned(with_default_rates(build("wide"))).startswith(start)
-    assert with_default_rates(build("small")) == build("small")
+    assert explain_untuned(apply_default_rates(build("wide"))).startswith(start)
+    assert apply_default_rates(build("small")) == build("small")
     spec = BertSpec(
         layers=2, width=384, heads=6, classes=0, vocabulary=40, positions=12, pad_token=0
     )
-    monkeypatch.setattr("learngene_zoo.bench.grid.tuning.ancestry_spec", lambda name, offline: spec)
-    [texts, *_] = with_default_rates(build("wide"))
+    monkeypatch.setattr("learngene_zoo.bench.grid.tuning.read_ancestry_spec", lambda name, offline: spec)
+    [texts, *_] = apply_default_rates(build("wide"))
     assert (texts.arm.name, texts.recipe.lr, texts.recipe.layer_decay) == ("first_k", 2.5e-4, 1.0)
 
 

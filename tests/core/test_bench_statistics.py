@@ -12,12 +12,12 @@ from learngene_zoo.bench.results.statistics import (
     Estimate,
     Spread,
     _draw_counts,
+    adjust_by_holm,
+    compute_t_probability,
+    compute_t_quantile,
     estimate,
-    holm,
     leave_one_out,
     plan_effect,
-    t_probability,
-    t_quantile,
 )
 
 
@@ -32,13 +32,17 @@ from learngene_zoo.bench.results.statistics import (
     ],
 )
 def test_students_quantiles_by_number(probability: float, freedom: int, value: float) -> None:
-    assert t_quantile(probability, freedom) == pytest.approx(value, abs=1e-4)
-    assert t_quantile(1 - probability, freedom) == -t_quantile(probability, freedom)
-    assert t_probability(value, freedom) == pytest.approx(probability, abs=1e-5)
+    assert compute_t_quantile(probability, freedom) == pytest.approx(value, abs=1e-4)
+    assert compute_t_quantile(1 - probability, freedom) == -compute_t_quantile(probability, freedom)
+    assert compute_t_probability(value, freedom) == pytest.approx(probability, abs=1e-5)
 
 
 def test_degrees_of_freedom_are_rounded_down() -> None:
-    assert t_quantile(0.975, 2.9) == t_quantile(0.975, 2) > t_quantile(0.975, 3.0)
+    assert (
+        compute_t_quantile(0.975, 2.9)
+        == compute_t_quantile(0.975, 2)
+        > compute_t_quantile(0.975, 3.0)
+    )
 
 
 SPREADS = [
@@ -73,7 +77,7 @@ def test_the_interval_covers_skewed_effects_too(shape: tuple[int, int]) -> None:
         result = estimate(table.tolist())
         low, high = result.interval()
         covered += low <= 0.0 <= high
-        students += abs(result.value) <= t_quantile(0.975, result.freedom or 1) * (
+        students += abs(result.value) <= compute_t_quantile(0.975, result.freedom or 1) * (
             result.error or 0
         )
     assert students / 400 < 0.92
@@ -113,7 +117,7 @@ def _simulate(
 def test_one_row_is_students_interval() -> None:
     row = [1.0, 2.0, 4.0, 3.0, 5.0]
     result = estimate([row])
-    half = t_quantile(0.975, 4) * np.std(row, ddof=1) / math.sqrt(5)
+    half = compute_t_quantile(0.975, 4) * np.std(row, ddof=1) / math.sqrt(5)
     low, high = result.interval()
     assert result.value == pytest.approx(3.0)
     assert low <= 3.0 - half + 1e-9
@@ -232,10 +236,10 @@ def test_leaving_one_task_out_by_number() -> None:
 
 
 def test_holm_by_number() -> None:
-    adjusted = holm({"a": 0.01, "b": 0.04, "c": 0.03, "d": 0.005})
+    adjusted = adjust_by_holm({"a": 0.01, "b": 0.04, "c": 0.03, "d": 0.005})
     assert adjusted == pytest.approx({"a": 0.03, "b": 0.06, "c": 0.06, "d": 0.02})
-    assert holm({"a": 0.6, "b": 0.9}) == {"a": 1.0, "b": 1.0}
-    assert holm({"only": 0.04}) == {"only": 0.04}
+    assert adjust_by_holm({"a": 0.6, "b": 0.9}) == {"a": 1.0, "b": 1.0}
+    assert adjust_by_holm({"only": 0.04}) == {"only": 0.04}
 
 
 def test_an_outer_interval_is_wider_and_its_margin_falls_with_the_draws() -> None:

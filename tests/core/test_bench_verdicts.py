@@ -21,18 +21,23 @@ from claims_toy import (
 )
 
 from learngene_zoo.artifacts.records import LearngeneConfig
-from learngene_zoo.bench.claims.cells import cells_of, rates_of, size_name_of, tuning_cells
+from learngene_zoo.bench.claims.cells import choose_rates, list_cells, list_tuning_cells, name_size
 from learngene_zoo.bench.claims.contrasts import (
     Finding,
-    by_task,
+    choose_stronger,
+    compute_chance_jaccard,
+    compute_jaccard,
     decide_outcome,
-    jaccard,
-    jaccard_by_chance,
-    rise,
-    stronger,
+    group_by_task,
+    measure_rise,
 )
 from learngene_zoo.bench.claims.file import Claim, load_claim
-from learngene_zoo.bench.claims.run import config_of, read_verdict, verdict_text, write_verdict
+from learngene_zoo.bench.claims.run import (
+    format_verdict,
+    make_config_reader,
+    read_verdict,
+    write_verdict,
+)
 from learngene_zoo.bench.claims.verdict import _combine_outcomes, _correct_findings, judge
 from learngene_zoo.bench.grid.cell import Cell
 from learngene_zoo.errors import BadFile
@@ -98,7 +103,7 @@ def test_noise_makes_it_undecided_and_says_what_would_have_been_seen(toy: Claim)
     assert verdict.verdict == "undecided"
     assert finding.detectable > finding.high - finding.value + toy.smallest
     assert f"{finding.detectable:.1f} points would have been detected" in "\n".join(
-        verdict_text(toy, verdict)
+        format_verdict(toy, verdict)
     )
 
 
@@ -119,7 +124,7 @@ def test_without_a_task_by_number(toy: Claim) -> None:
 def test_the_stronger_arm_is_chosen_for_each_task_and_size() -> None:
     timm = {("a", 6, 0): 10.0, ("a", 6, 1): 20.0, ("b", 6, 0): 50.0, ("b", 6, 1): 50.0}
     fan_in = {("a", 6, 0): 30.0, ("a", 6, 1): 10.0, ("b", 6, 0): 40.0, ("b", 6, 1): 45.0}
-    values, chosen = stronger({"timm": timm, "fan_in": fan_in})
+    values, chosen = choose_stronger({"timm": timm, "fan_in": fan_in})
     assert chosen == {("a", 6): "fan_in", ("b", 6): "timm"}
     assert values == {("a", 6, 0): 30.0, ("a", 6, 1): 10.0, ("b", 6, 0): 50.0, ("b", 6, 1): 50.0}
 
@@ -128,7 +133,7 @@ def test_named_sizes_are_paired_and_told(toy: Claim) -> None:
     claim = with_two_sizes(toy)
 
     def value(cell: Cell) -> float:
-        large = size_name_of(claim, cell) == "low 3, high 3"
+        large = name_size(claim, cell) == "low 3, high 3"
         return 0.5 + jitter(cell) + (cell.arm.name == "ours") * (0.06 if large else -0.02)
 
     verdict = judge(claim, ran(claim, value))
@@ -136,7 +141,7 @@ def test_named_sizes_are_paired_and_told(toy: Claim) -> None:
     assert finding.value == pytest.approx(2.0)
     assert finding.units == 2 * 4 * 3
     assert "ahead at 1 of 2 sizes: low 6, high 0 -2.00; low 3, high 3 +6.00" in verdict.notes
-    assert "4 tasks, 2 sizes, 3 seeds" in "\n".join(verdict_text(claim, verdict))
+    assert "4 tasks, 2 sizes, 3 seeds" in "\n".join(format_verdict(claim, verdict))
     missing = judge(claim, ran(claim, value)[:-1]).missing
     assert missing == ("theirs, cifar100, low 6, high 3, seed 2: not run",)
 
@@ -149,7 +154,7 @@ def test_missing_and_failed_cells_are_named_and_there_is_no_verdict(toy: Claim) 
     assert len(verdict.missing) == 2
     assert "fan_in, cifar100, 6 layers, seed 2: out of memory" in verdict.missing
     assert any(line.endswith("not run") for line in verdict.missing)
-    text = "\n".join(verdict_text(toy, verdict))
+    text = "\n".join(format_verdict(toy, verdict))
     assert "No verdict" in text
     assert "out of memory" in text
     assert not verdict.findings
@@ -248,9 +253,9 @@ def test_a_claim_is_void_only_where_all_units_are_one_model(toy: Claim) -> None:
 
 
 def test_a_trend_is_the_rise_of_the_line_of_least_squares(toy: Claim) -> None:
-    assert by_task({("a", 5, 0): 10.0, ("a", 10, 0): 40.0, ("a", 15, 0): 20.0}, rise) == {
-        "a": [pytest.approx(10.0)]
-    }
+    assert group_by_task(
+        {("a", 5, 0): 10.0, ("a", 10, 0): 40.0, ("a", 15, 0): 20.0}, measure_rise
+    ) == {"a": [pytest.approx(10.0)]}
     claim = replace(
         toy, compare=replace(toy.compare, kind="trend", arms=("ours",)), layers=(5, 10, 15)
     )
@@ -269,7 +274,7 @@ def test_a_closing_gap_is_a_difference_of_differences(toy: Claim) -> None:
         },
         compare=replace(toy.compare, kind="closing", arms=tuple(arms)),
     )
-    assert {cell.recipe.epochs for cell in cells_of(claim)} == {1, 4}
+    assert {cell.recipe.epochs for cell in list_cells(claim)} == {1, 4}
     verdict = judge(
         claim,
         ran(claim, lambda cell: arms[cell.arm.name] + (cell.arm.name == "ours") * jitter(cell)),
@@ -317,10 +322,10 @@ def test_extractions_are_compared_by_their_own_metric(toy: Claim) -> None:
             [1, 2],
         )
 
-    tuning = [row(cell, 0.0) for cell in tuning_cells(claim)]
-    choices, _ = rates_of(claim, tuning, config_of)
+    tuning = [row(cell, 0.0) for cell in list_tuning_cells(claim)]
+    choices, _ = choose_rates(claim, tuning, config_of)
     assert {choice.lr for choice in choices.values()} == {2e-3}
-    rows = [*tuning, *(row(cell, 0.0) for cell in cells_of(claim, at(claim, 2e-3)))]
+    rows = [*tuning, *(row(cell, 0.0) for cell in list_cells(claim, at(claim, 2e-3)))]
     verdict = judge(claim, rows, config_of)
     assert verdict.verdict == "holds"
     assert verdict.findings[0].tasks == pytest.approx(dict.fromkeys(TASKS, 10.0))
@@ -336,8 +341,8 @@ def test_an_extraction_may_have_one_number_or_one_for_every_size(toy: Claim) -> 
         targets=("digits",),
     )
     claim = replace(claim, tuning=replace(claim.tuning, lr=(1e-3,), tasks=()))
-    assert len(cells_of(claim)) == 2 * 3
-    assert not any("lr" in cell.arm.settings for cell in cells_of(claim)), (
+    assert len(list_cells(claim)) == 2 * 3
+    assert not any("lr" in cell.arm.settings for cell in list_cells(claim)), (
         "one rate is no choice: the preset's is kept"
     )
 
@@ -353,14 +358,14 @@ def test_an_extraction_may_have_one_number_or_one_for_every_size(toy: Claim) -> 
             metrics={"low": {"validation_accuracy": 0.6 if ours else 0.4}, "paths": paths},
         )
 
-    rows = [row(cell, 0.0) for cell in cells_of(claim)]
+    rows = [row(cell, 0.0) for cell in list_cells(claim)]
     verdict = judge(claim, rows, config_of)
     assert verdict.findings[0].value == pytest.approx((0 + 30) / 2)
     single = replace(claim, metric="low.validation_accuracy", sizes=(), layers=(6,))
     single = replace(
         single, arms={name: replace(arm, sizes=()) for name, arm in single.arms.items()}
     )
-    rows = [row(cell, 0.0) for cell in cells_of(single)]
+    rows = [row(cell, 0.0) for cell in list_cells(single)]
     assert judge(single, rows, config_of).findings[0].value == pytest.approx(20.0)
     with pytest.raises(
         BadFile, match=r"a learngene of pool has no metric 'high.validation_accuracy'"
@@ -369,7 +374,7 @@ def test_an_extraction_may_have_one_number_or_one_for_every_size(toy: Claim) -> 
     with pytest.raises(BadFile, match=r"has no metric 'paths.value' at low 6, high 0"):
         judge(
             replace(claim, metric="paths.value"),
-            [row(cell, 0.0) for cell in cells_of(claim)],
+            [row(cell, 0.0) for cell in list_cells(claim)],
             config_of,
         )
 
@@ -384,20 +389,22 @@ def test_an_overlap_is_measured_against_chance(toy: Claim) -> None:
     def config_of(cell: Cell) -> LearngeneConfig:
         return config(0.5, kept[cell.arm.name])
 
-    tuning = [row(cell, 0.0) for cell in tuning_cells(claim)]
-    choices, _ = rates_of(claim, tuning, config_of)
-    rows = [*tuning, *(row(cell, 0.0) for cell in cells_of(claim, choices))]
+    tuning = [row(cell, 0.0) for cell in list_tuning_cells(claim)]
+    choices, _ = choose_rates(claim, tuning, config_of)
+    rows = [*tuning, *(row(cell, 0.0) for cell in list_cells(claim, choices))]
     verdict = judge(claim, rows, config_of)
-    assert verdict.findings[0].value == pytest.approx(100 * (4 / 6 - jaccard_by_chance(5, 5, 12)))
+    assert verdict.findings[0].value == pytest.approx(
+        100 * (4 / 6 - compute_chance_jaccard(5, 5, 12))
+    )
     assert verdict.verdict == "holds"
     assert any("1 2 3 4 5; 1 2 3 4 5; 1 2 3 4 5" in note for note in verdict.notes)
 
 
 def test_jaccard_by_number() -> None:
-    assert jaccard({1, 2, 3}, {2, 3, 4}) == 0.5
-    assert jaccard(set(), set()) == 1.0
-    assert jaccard_by_chance(1, 1, 4) == pytest.approx(1 / 4)
-    assert jaccard_by_chance(2, 2, 3) == pytest.approx(
+    assert compute_jaccard({1, 2, 3}, {2, 3, 4}) == 0.5
+    assert compute_jaccard(set(), set()) == 1.0
+    assert compute_chance_jaccard(1, 1, 4) == pytest.approx(1 / 4)
+    assert compute_chance_jaccard(2, 2, 3) == pytest.approx(
         (2 * (1 / 3) + 1) / 3
     )  # of 3 pairs one is equal, two share one
 
@@ -414,10 +421,10 @@ def test_a_verdict_survives_its_file(toy: Claim, tmp_path: Path) -> None:
 def test_changed_data_of_the_user_gives_other_cells(toy: Claim) -> None:
     own = replace(toy, targets=(*toy.targets, "folder:photos"))
     before, after = (
-        {cell.key for cell in cells_of(replace(own, data={"folder:photos": stamp}))}
+        {cell.key for cell in list_cells(replace(own, data={"folder:photos": stamp}))}
         for stamp in ("1", "2")
     )
-    assert len(before & after) == len(cells_of(toy)), "those of other tasks are the same"
+    assert len(before & after) == len(list_cells(toy)), "those of other tasks are the same"
 
 
 def test_a_kept_verdict_stays_with_the_test_images_that_it_was_made_on(
@@ -430,9 +437,10 @@ def test_a_kept_verdict_stays_with_the_test_images_that_it_was_made_on(
         "digits": 1,
         **dict.fromkeys(("signs", "wings", "petals"), MINI.version),
     }
-    rates = rates_of(toy, [])[0] or at(toy, 1e-3)
+    rates = choose_rates(toy, [])[0] or at(toy, 1e-3)
     assert {
-        cell.version for cell in cells_of(replace(kept, versions={"digits": 1, "signs": 7}), rates)
+        cell.version
+        for cell in list_cells(replace(kept, versions={"digits": 1, "signs": 7}), rates)
     } == {
         1,
         7,
@@ -442,7 +450,7 @@ def test_a_kept_verdict_stays_with_the_test_images_that_it_was_made_on(
 
 def test_everything_a_reader_needs_is_told(toy: Claim) -> None:
     verdict = judge(toy, ran(toy, gains(0.03)))
-    text = "\n".join(verdict_text(toy, verdict))
+    text = "\n".join(format_verdict(toy, verdict))
     assert (
         "Measured   4 tasks, 6 layers, 3 seeds; 4 epochs of 1000 images in batches of 128" in text
     )
@@ -464,14 +472,14 @@ def test_a_claim_on_extractions_is_judged_from_rows_and_configs_alone(
 ) -> None:
     """benchmarks/results/claims keeps only the config.json of a learngene."""
     claim = extraction(toy)
-    cells = [*tuning_cells(claim), *cells_of(claim, at(claim, 1e-3))]
+    cells = [*list_tuning_cells(claim), *list_cells(claim, at(claim, 1e-3))]
     for cell in cells:
         better = 0.05 * (cell.arm.name == "batch") - 10 * cell.arm.settings["lr"]
         write_json(
             make_folder(cell.extraction.folder(tmp_path)) / CONFIG,
             to_json(config(0.5 + better, (1, 2, 3))),
         )
-    verdict = judge(claim, [row(cell, 0.0) for cell in cells], config_of(tmp_path))
+    verdict = judge(claim, [row(cell, 0.0) for cell in cells], make_config_reader(tmp_path))
     assert verdict.findings[0].value == pytest.approx(5.0)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from learngene_zoo.artifacts.card import descendant_card, learngene_card, notes_of
+from learngene_zoo.artifacts.card import read_notes, render_descendant_card, render_learngene_card
 from learngene_zoo.artifacts.records import (
     AncestryRecord,
     CardRecord,
@@ -18,7 +18,7 @@ from learngene_zoo.artifacts.records import (
     LearngeneConfig,
     Measured,
     TaskRecord,
-    versions,
+    list_versions,
 )
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.spec import Segment
@@ -49,7 +49,7 @@ def config(*ancestries: AncestryRecord, **rest: Any) -> LearngeneConfig:
 
 
 def test_a_learngenes_card_says_what_it_was_made_from() -> None:
-    card = learngene_card(
+    card = render_learngene_card(
         config(TIMM, tasks=(TASK,), settings={"top": 2}, seed=7, metrics={"accuracy": 0.5})
     )
     matter = front(card)
@@ -76,18 +76,18 @@ def test_a_learngenes_card_says_what_it_was_made_from() -> None:
 def test_a_licence_that_is_not_known_stays_unknown(
     ancestries: tuple[AncestryRecord, ...], licence: str, name: str | None
 ) -> None:
-    matter = front(learngene_card(config(*ancestries)))
+    matter = front(render_learngene_card(config(*ancestries)))
     assert matter["license"] == licence
     assert matter.get("license_name") == name
 
 
 def test_only_the_hubs_models_are_named_as_such() -> None:
-    assert front(learngene_card(config(HUB, LOCAL)))["base_model"] == ["org/repo"]
-    assert "base_model" not in front(learngene_card(config(LOCAL)))
+    assert front(render_learngene_card(config(HUB, LOCAL)))["base_model"] == ["org/repo"]
+    assert "base_model" not in front(render_learngene_card(config(LOCAL)))
     elsewhere = [
         replace(LOCAL, source=source) for source in ("org/repo", "file:org/repo", "https://x.org/y")
     ]
-    assert "base_model" not in front(learngene_card(config(*elsewhere)))
+    assert "base_model" not in front(render_learngene_card(config(*elsewhere)))
 
 
 @pytest.mark.parametrize(
@@ -99,12 +99,12 @@ def test_only_the_hubs_models_are_named_as_such() -> None:
     ],
 )
 def test_a_card_ends_with_its_licence(ancestries: tuple[AncestryRecord, ...], said: str) -> None:
-    assert learngene_card(config(*ancestries)).rstrip().endswith(said)
+    assert render_learngene_card(config(*ancestries)).rstrip().endswith(said)
 
 
 def test_metrics_of_no_task_are_not_in_the_model_index() -> None:
     ours = {"format": 1, "spec": to_json(SPEC), "metrics": {"test_accuracy": 0.5}}
-    card = descendant_card({"learngene": ours})
+    card = render_descendant_card({"learngene": ours})
     assert "model-index" not in front(card)
     assert '"test_accuracy": 0.5' in card
 
@@ -112,7 +112,7 @@ def test_metrics_of_no_task_are_not_in_the_model_index() -> None:
 def test_nothing_a_user_typed_escapes_the_front_matter() -> None:
     nasty = AncestryRecord(source=NASTY, spec=SPEC, licence=NASTY)
     task = TaskRecord(name=NASTY, source=NASTY, licence=NASTY)
-    card = learngene_card(
+    card = render_learngene_card(
         LearngeneConfig(
             method=NASTY, spec=SPEC, ancestries=(nasty,), tasks=(task,), details={NASTY: [NASTY]}
         )
@@ -136,7 +136,9 @@ def test_a_descendants_card_has_its_metrics_as_the_hub_reads_them() -> None:
         "metrics": metrics,
         "trained_on": TASK,
     }
-    card = descendant_card({"architecture": "vit_base_patch16_224", "learngene": to_json(ours)})
+    card = render_descendant_card(
+        {"architecture": "vit_base_patch16_224", "learngene": to_json(ours)}
+    )
     matter = front(card)
     [index] = matter["model-index"]
     assert [result["metrics"][0]["value"] for result in index["results"]] == [0.75, 0.5]
@@ -167,7 +169,9 @@ def test_other_metrics_than_accuracy_are_results(metric: str, word: str) -> None
         "metrics": {"task": "cola", f"test_{metric}": 0.5},
         "trained_on": TASK,
     }
-    card = descendant_card({"architecture": "vit_base_patch16_224", "learngene": to_json(ours)})
+    card = render_descendant_card(
+        {"architecture": "vit_base_patch16_224", "learngene": to_json(ours)}
+    )
     [result] = front(card)["model-index"][0]["results"]
     assert result["metrics"][0]["type"] == word
     assert f"| test | {metric} | 50.0 |" in card
@@ -175,7 +179,7 @@ def test_other_metrics_than_accuracy_are_results(metric: str, word: str) -> None
 
 
 def test_a_descendant_of_which_nothing_is_known_still_has_a_card() -> None:
-    card = descendant_card(
+    card = render_descendant_card(
         {"learngene": {"format": 1, "spec": to_json(SPEC), "inherited": [], "task": None}}
     )
     assert front(card)["license"] == "unknown"
@@ -186,40 +190,42 @@ def test_a_card_names_the_package_of_a_method_that_is_not_of_this_project() -> N
     ours = {"format": 1, "spec": to_json(SPEC), "method": "first_blocks"}
     package = {"lgzoo-first-blocks": "0.1.0"}
     cards = [
-        descendant_card({"learngene": {**ours, "method_package": package}}),
-        learngene_card(config(versions={"learngene_zoo": "1", "torch": "2", **package})),
+        render_descendant_card({"learngene": {**ours, "method_package": package}}),
+        render_learngene_card(config(versions={"learngene_zoo": "1", "torch": "2", **package})),
     ]
     for card in cards:
         assert "part of the package `lgzoo-first-blocks` (version `0.1.0`)" in card
         assert "```\npip install lgzoo-first-blocks\n```" in card
         assert "\n\n\n" not in card.partition("## How it was made")[2]
     for card in (
-        descendant_card({"learngene": ours}),
-        learngene_card(config(versions=versions())),
+        render_descendant_card({"learngene": ours}),
+        render_learngene_card(config(versions=list_versions())),
     ):
         assert "part of the package" not in card
 
 
 def test_usage_installs_the_package_of_the_method() -> None:
-    made = replace(config(versions={**versions(), "lgzoo-halves": "0.1.0"}), method="halves")
-    assert "The method:" not in learngene_card(made)
+    made = replace(config(versions={**list_versions(), "lgzoo-halves": "0.1.0"}), method="halves")
+    assert "The method:" not in render_learngene_card(made)
     title = "keep [half](x) of <b>it</b>"
     ours = {"spec": to_json(SPEC), "method_title": title}
-    card = learngene_card(replace(made, method_title=title))
-    for text in (card, descendant_card({"learngene": ours})):
+    card = render_learngene_card(replace(made, method_title=title))
+    for text in (card, render_descendant_card({"learngene": ours})):
         assert "\n\nThe method: keep half(x) of bit/b.\n\n## Intended use" in text
     usage = card.partition("## Usage")[2].partition("## How")[0]
     assert "pip install learngene-zoo\npip install lgzoo-halves   # the method\n" in usage
     assert "without an installation" not in card
-    assert "without an installation" in learngene_card(config(versions=versions()))
-    nasty = learngene_card(config(versions={**versions(), "--index-url=https://a.b": "1"}))
+    assert "without an installation" in render_learngene_card(config(versions=list_versions()))
+    nasty = render_learngene_card(
+        config(versions={**list_versions(), "--index-url=https://a.b": "1"})
+    )
     assert "pip install --index" not in nasty
 
 
 @pytest.mark.parametrize("name", [NASTY, "--index-url=https://a.b", "a b", "a; b", "é", "a/b", ""])
 def test_a_card_shows_no_command_for_a_name_that_is_not_a_packages(name: str) -> None:
     ours = {"format": 1, "spec": to_json(SPEC), "method_package": {name: NASTY}}
-    card = descendant_card({"learngene": ours})
+    card = render_descendant_card({"learngene": ours})
     assert "part of the package" in card
     assert "pip install" not in card
     assert front(card)["license"] == "unknown"
@@ -231,7 +237,7 @@ def test_a_model_that_timm_lacks_is_listed_under_this_library() -> None:
         "spec": to_json(SPEC.with_(dense=True)),
         "metrics": {"task": "x", "test_mIoU": 0.25},
     }
-    card = descendant_card({"learngene": ours})
+    card = render_descendant_card({"learngene": ours})
     matter = front(card)
     assert (matter["library_name"], matter["pipeline_tag"]) == (
         "learngene_zoo",
@@ -258,18 +264,18 @@ def test_a_model_that_timm_lacks_is_listed_under_this_library() -> None:
 )
 def test_a_card_states_why_timm_has_no_such_model(changes: dict[str, Any], reason: str) -> None:
     ours = {"format": 1, "spec": to_json(SPEC.with_(**changes)), "inherited": [], "task": None}
-    assert reason in descendant_card({"learngene": ours})
+    assert reason in render_descendant_card({"learngene": ours})
 
 
 def test_a_model_trained_from_scratch_has_the_licence_its_maker_gave_it() -> None:
     ours = {"format": 1, "spec": to_json(SPEC), "inherited": [], "task": None}
     assert (
-        front(descendant_card({"learngene": {**ours, "licence": "apache-2.0"}}))["license"]
+        front(render_descendant_card({"learngene": {**ours, "licence": "apache-2.0"}}))["license"]
         == "apache-2.0"
     )
-    assert front(descendant_card({"learngene": ours}))["license"] == "unknown"
+    assert front(render_descendant_card({"learngene": ours}))["license"] == "unknown"
     heir = {**ours, "licence": "apache-2.0", "ancestries": to_json([LOCAL])}
-    assert front(descendant_card({"learngene": heir}))["license"] == "unknown"
+    assert front(render_descendant_card({"learngene": heir}))["license"] == "unknown"
 
 
 WORTH = CardResults(
@@ -306,7 +312,7 @@ def test_what_a_learngene_is_worth_is_a_table_and_the_hubs_model_index() -> None
     about = CardRecord(
         command="lgzoo extract lsamd --top 2", paper="Somebody. Something. 2024", worth=WORTH
     )
-    card = learngene_card(config(TIMM, card=about))
+    card = render_learngene_card(config(TIMM, card=about))
     assert (
         "| `clothes` | 3 | 32 |  | 1,234 | 5,678 | 75.0 | 50.0 | 25.0 | +50.0 (+37.5 to +62.5) |"
         in card
@@ -328,8 +334,8 @@ def test_what_a_learngene_is_worth_is_a_table_and_the_hubs_model_index() -> None
 
 
 def test_a_card_says_what_was_not_measured() -> None:
-    assert "were not evaluated" in learngene_card(config(TIMM))
-    assert "Evaluation results" not in learngene_card(config(TIMM))
+    assert "were not evaluated" in render_learngene_card(config(TIMM))
+    assert "Evaluation results" not in render_learngene_card(config(TIMM))
 
 
 def test_an_impossible_accuracy_is_refused_and_nothing_of_a_table_escapes() -> None:
@@ -343,7 +349,9 @@ def test_an_impossible_accuracy_is_refused_and_nothing_of_a_table_escapes() -> N
         how=NASTY,
         rows=(replace(row, task=NASTY, accuracy={NASTY: 0.5}, gains={}),),
     )
-    card = learngene_card(config(TIMM, card=CardRecord(command=NASTY, paper=NASTY, worth=nasty)))
+    card = render_learngene_card(
+        config(TIMM, card=CardRecord(command=NASTY, paper=NASTY, worth=nasty))
+    )
     assert card.count("\n---\n") == 1
     assert card.split("\n---\n")[1].count("```") % 2 == 0
     assert front(card)["license"] == "apache-2.0"
@@ -351,9 +359,9 @@ def test_an_impossible_accuracy_is_refused_and_nothing_of_a_table_escapes() -> N
 
 def test_what_people_wrote_into_a_card_is_found_again(tmp_path: Path) -> None:
     page = tmp_path / "README.md"
-    assert notes_of(page) == ""
+    assert read_notes(page) == ""
     page.write_text("---\n---\nold\n\n<!-- notes -->\nMine.\n<!-- /notes -->\n")
-    assert notes_of(page) == "\n<!-- notes -->\nMine.\n<!-- /notes -->\n"
+    assert read_notes(page) == "\n<!-- notes -->\nMine.\n<!-- /notes -->\n"
     page.write_bytes(b"\xff")
     with pytest.raises(BadFile, match="cannot be read"):
-        notes_of(page)
+        read_notes(page)

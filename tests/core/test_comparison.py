@@ -18,12 +18,12 @@ from learngene_zoo.errors import TrainingWarning, WrongCall
 from learngene_zoo.families.spec import InputFormat
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.lifecycle import comparison
-from learngene_zoo.lifecycle.comparison import compare, cost_of, mcnemar
+from learngene_zoo.lifecycle.comparison import compare, compute_mcnemar, count_cost
 from learngene_zoo.runs.run import Run
-from learngene_zoo.testing import tiny_task
+from learngene_zoo.testing import make_tiny_task
 from learngene_zoo.training.evaluate import Evaluation, Judged
 
-TASK = tiny_task()
+TASK = make_tiny_task()
 RUN = Run(threads=1, device="cpu")
 SPEC = ViTSpec(layers=2, width=16, heads=2, classes=3, image_size=16, patch_size=8)
 
@@ -37,11 +37,11 @@ def model(seed: int, **sizes: int) -> Descendant:
     [(0, 0, 1.0), (1, 0, 1.0), (0, 5, 2 / 32), (5, 0, 2 / 32), (2, 8, 112 / 1024)],
 )
 def test_the_exact_test_of_mcnemar(lost: int, won: int, p: float) -> None:
-    assert mcnemar(lost, won) == pytest.approx(p)
+    assert compute_mcnemar(lost, won) == pytest.approx(p)
 
 
 def test_a_large_count_is_no_problem_for_the_exact_test() -> None:
-    assert 0 < mcnemar(4_800, 5_200) < 1e-4
+    assert 0 < compute_mcnemar(4_800, 5_200) < 1e-4
 
 
 def test_the_difference_is_that_of_the_images_which_only_one_gets_right(
@@ -100,7 +100,7 @@ def test_miou_is_compared_by_resampling_the_same_images_for_both() -> None:
     dense = replace(TASK, kind="segmentation")
 
     def judged(rows: np.ndarray) -> Judged:
-        value = comparison.metric_for(dense).value(rows.sum(axis=0), 30)
+        value = comparison.choose_metric(dense).value(rows.sum(axis=0), 30)
         return Judged(
             Evaluation(task="t", split="test", value=value, interval=(0, 1), images=30, correct=()),
             rows,
@@ -116,7 +116,7 @@ def test_miou_is_compared_by_resampling_the_same_images_for_both() -> None:
 @pytest.mark.parametrize("sizes", [{}, {"layers": 3, "width": 24, "heads": 3}, {"image_size": 32}])
 def test_what_is_counted_is_what_the_closed_form_says(sizes: dict[str, int]) -> None:
     descendant = model(0, **sizes)
-    assert cost_of(descendant.model(), descendant.input_format) == (
+    assert count_cost(descendant.model(), descendant.input_format) == (
         descendant.cost().params,
         descendant.cost().flops,
     )
@@ -124,7 +124,7 @@ def test_what_is_counted_is_what_the_closed_form_says(sizes: dict[str, int]) -> 
 
 def test_a_convolution_is_counted_in_multiply_adds() -> None:
     images = InputFormat(image_size=8, mean=(0.5,) * 3, std=(0.5,) * 3)
-    assert cost_of(nn.Conv2d(3, 4, 3, bias=False), images) == (108, 108 * 36)
+    assert count_cost(nn.Conv2d(3, 4, 3, bias=False), images) == (108, 108 * 36)
 
 
 def test_random_heads_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,12 +25,12 @@ from learngene_zoo.artifacts.records import CONTROLS, Control, LearngeneConfig
 from learngene_zoo.cli.main import main
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families import tensors
-from learngene_zoo.families.tensors import initial
+from learngene_zoo.families.tensors import initialise
 from learngene_zoo.families.vit.spec import TABLE, ViTSpec
 from learngene_zoo.runs.run import Run
 
 SPEC = ViTSpec(layers=2, width=32, heads=4, image_size=32, patch_size=8, classes=3)
-PARTS = tensors.without_head(initial(SPEC, 7), SPEC)
+PARTS = tensors.remove_head(initialise(SPEC, 7), SPEC)
 
 
 def make_descendant() -> Descendant:
@@ -63,7 +63,7 @@ def test_the_stem_controls_keep_stem_and_norm(name_of: Control, scheme: tensors.
     control = apply_control(start, name_of, 5)
     kept = {name for name in start.inherited if TABLE.is_stem(name) or TABLE.is_final_norm(name)}
     assert control.inherited == kept
-    initial_state = initial(SPEC, 5, scheme)
+    initial_state = initialise(SPEC, 5, scheme)
     assert list(control.state) == list(start.state)
     for name in start.state:
         source = start.state if name in kept or TABLE.is_head(name) else initial_state

@@ -9,11 +9,11 @@ import torch
 from timm.layers import RmsNorm
 from torch import nn
 
-from learngene_zoo.families.family import cost, count_params, flops
-from learngene_zoo.families.timm_config import architecture
-from learngene_zoo.families.vit.names import architecture_name, arguments
+from learngene_zoo.families.family import count_cost, count_flops, count_params
+from learngene_zoo.families.timm_config import find_architecture
+from learngene_zoo.families.vit.names import arguments, choose_architecture
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.lifecycle.comparison import flop_counter
+from learngene_zoo.lifecycle.comparison import make_flop_counter
 
 TABLE_2 = json.loads((Path(__file__).parents[1] / "data" / "lsamd_table2.json").read_text())["rows"]
 TINY = ViTSpec(layers=2, width=32, heads=4, image_size=32, patch_size=8, classes=5)
@@ -54,16 +54,16 @@ VARIANTS = [
     ],
 )
 def test_deit_as_fvcore_counts_it(name: str, wanted_params: int, wanted_flops: int) -> None:
-    spec = architecture(name)
+    spec = find_architecture(name)
     assert spec is not None
-    assert (cost(spec).params, cost(spec).flops) == (wanted_params, wanted_flops)
+    assert (count_cost(spec).params, count_cost(spec).flops) == (wanted_params, wanted_flops)
 
 
 @pytest.mark.parametrize("row", TABLE_2, ids=lambda row: f"{row['layers']}-layers")
 def test_the_second_table_of_lsamd(row: dict) -> None:
-    spec = architecture("deit_base_patch16_224")
+    spec = find_architecture("deit_base_patch16_224")
     assert spec is not None
-    costs = cost(spec.with_(layers=row["layers"], classes=100), "thop")
+    costs = count_cost(spec.with_(layers=row["layers"], classes=100), "thop")
     assert (costs.params, costs.flops) == (row["params"], row["flops"])
     assert round(costs.params / 1e6, 2) == row["published_params_m"]
     assert round(costs.flops / 1e9, 2) == row["published_flops_g"]
@@ -79,18 +79,18 @@ def test_a_block_of_a_usual_vit() -> None:
 def test_against_the_model_itself(changes: dict) -> None:
     spec = TINY.with_(**changes)
     model = (
-        timm.create_model(architecture_name(spec), **arguments(spec)).eval().requires_grad_(False)
+        timm.create_model(choose_architecture(spec), **arguments(spec)).eval().requires_grad_(False)
     )
     products, attention, normed = _count(model, torch.zeros(1, spec.channels, 32, 32))
     assert count_params(spec) == sum(tensor.numel() for tensor in model.parameters())
-    assert flops(spec) == products + attention + 5 * normed
-    assert flops(spec, "thop") == products + 4 * normed
+    assert count_flops(spec) == products + attention + 5 * normed
+    assert count_flops(spec, "thop") == products + 4 * normed
 
 
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)
 def test_thop_sees_only_the_parameters_of_layers(changes: dict) -> None:
     spec = TINY.with_(**changes)
-    model = timm.create_model(architecture_name(spec), **arguments(spec))
+    model = timm.create_model(choose_architecture(spec), **arguments(spec))
     seen = (nn.Linear, nn.Conv2d, *NORMS)
     layers = [module for module in model.modules() if isinstance(module, seen)]
     assert count_params(spec, "thop") == sum(
@@ -106,7 +106,7 @@ def _count(model: nn.Module, images: torch.Tensor) -> tuple[int, int, int]:
             module.register_forward_hook(
                 lambda module, inputs, output: normed.append(output.numel())
             )
-    with flop_counter() as counter, torch.no_grad():
+    with make_flop_counter() as counter, torch.no_grad():
         model(images)
     by_operation = {
         str(operation): count // 2

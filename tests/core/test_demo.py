@@ -10,13 +10,20 @@ from typing import Any
 import pytest
 from bench_toy import toy_row
 
-from learngene_zoo.bench.demo import RECIPE, demo_grid, demo_rows, markdown, sentence, spread_evenly
+from learngene_zoo.bench.demo import (
+    RECIPE,
+    demo_grid,
+    demo_rows,
+    render_markdown,
+    sentence,
+    spread_evenly,
+)
 from learngene_zoo.bench.results.rows import Row, pack_flags, unpack_flags
 from learngene_zoo.bench.results.summary import summarise
 from learngene_zoo.cli import demo as command
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
-from learngene_zoo.terminal import text_table
+from learngene_zoo.terminal import format_table
 
 OURS = ["closed_form", "closed_form shuffled", "closed_form stem", "closed_form stem_fan_in"]
 ARMS = [*OURS, "scratch timm", "scratch fan_in"]
@@ -77,7 +84,7 @@ def test_the_table_has_accuracies_and_gains_over_the_stronger_controls() -> None
     # sqrt(2 / 4 / 4).
     assert line["over_scratch_low"] == pytest.approx(0.5 - 1.959964 * (2 / 16) ** 0.5)
     assert (
-        markdown([line]).splitlines()[2]
+        render_markdown([line]).splitlines()[2]
         == "| 6 | 700.00K | 9.00M | 100.0 | 25.0 | 0.0 | 75.0 | 0.0 | 50.0 | +50.0 [-19.3, +100.0]"
         " | +25.0 [-44.3, +94.3] | +75.0 [+5.7, +100.0] |"
     )
@@ -91,7 +98,7 @@ def test_the_table_has_accuracies_and_gains_over_the_stronger_controls() -> None
 
 def test_the_printed_table_has_a_column_per_depth_and_fits_a_terminal() -> None:
     lines = [{**demo_rows(rows())[0], "layers": layers} for layers in (3, 5, 7, 9, 11)]
-    columns, cells = command._table(lines)
+    columns, cells = command._build_table(lines)
     assert columns == ["", "3 layers", "5 layers", "7 layers", "9 layers", "11 layers"]
     assert cells[0] == ["params", *["700.00K"] * 5]
     assert [row[0] for row in cells[2:]] == [
@@ -102,7 +109,7 @@ def test_the_printed_table_has_a_column_per_depth_and_fits_a_terminal() -> None:
         "scratch timm",
         "scratch fan_in",
     ]
-    assert max(map(len, text_table(columns, cells).splitlines())) <= 80
+    assert max(map(len, format_table(columns, cells).splitlines())) <= 80
 
 
 def test_the_report_of_a_demo_has_the_same_intervals() -> None:

@@ -18,13 +18,13 @@ from torch.nn import functional
 from learngene_zoo.artifacts.descendant import Descendant, assemble, load_descendant
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families import tensors
-from learngene_zoo.families.family import cost, count_params, flops
-from learngene_zoo.families.tensors import initial, model_of, shapes, state_of
+from learngene_zoo.families.family import count_cost, count_flops, count_params
+from learngene_zoo.families.tensors import build_model, get_shapes, get_state_dict, initialise
 from learngene_zoo.families.vit.host import spec_of
 from learngene_zoo.families.vit.modules import DenseVisionTransformer
 from learngene_zoo.families.vit.names import DENSE_ARCHITECTURE, arguments
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.pretrained.ancestry import ancestry_spec, open_ancestry
+from learngene_zoo.pretrained.ancestry import open_ancestry, read_ancestry_spec
 
 SPEC = ViTSpec(layers=2, width=32, heads=4, image_size=32, patch_size=8, classes=5, dense=True)
 IMAGES_BCHW = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
@@ -50,7 +50,7 @@ def make_descendant(spec: ViTSpec = SPEC, **fields: object) -> Descendant:
         "provenance": {"method": "lsamd"},
         **fields,
     }
-    return assemble(spec, tensors.without_head(initial(spec, 7, "fan_in"), spec), seed=1, **given)  # type: ignore[arg-type]
+    return assemble(spec, tensors.remove_head(initialise(spec, 7, "fan_in"), spec), seed=1, **given)  # type: ignore[arg-type]
 
 
 # --- the model
@@ -62,9 +62,9 @@ def test_its_tensors_are_those_of_the_plain_model_and_its_spec_can_be_read_off(
     changes: dict,
 ) -> None:
     spec = SPEC.with_(**changes)
-    assert shapes(spec) == shapes(spec.with_(dense=False))
-    model = model_of(spec, initial(spec, 0))
-    assert list(state_of(model)) == list(shapes(spec))
+    assert get_shapes(spec) == get_shapes(spec.with_(dense=False))
+    model = build_model(spec, initialise(spec, 0))
+    assert list(get_state_dict(model)) == list(get_shapes(spec))
     assert spec_of(model) == spec
     assert count_params(spec) == sum(p.numel() for p in model.parameters())
 
@@ -72,8 +72,8 @@ def test_its_tensors_are_those_of_the_plain_model_and_its_spec_can_be_read_off(
 @pytest.mark.parametrize("changes", VARIANTS[:-1], ids=str)
 def test_the_head_is_a_convolution_of_the_patches_enlarged_to_the_image(changes: dict) -> None:
     spec = SPEC.with_(**changes)
-    state = initial(spec, 3, "fan_in")
-    dense, plain = model_of(spec, state), model_of(spec.with_(dense=False), state)
+    state = initialise(spec, 3, "fan_in")
+    dense, plain = build_model(spec, state), build_model(spec.with_(dense=False), state)
     with torch.no_grad():
         tokens_BND = plain.forward_features(IMAGES_BCHW)[:, spec.prefix_tokens :]
         if spec.norms_after_pool:
@@ -92,41 +92,41 @@ def test_the_head_is_a_convolution_of_the_patches_enlarged_to_the_image(changes:
 
 def test_images_of_other_shapes_where_the_model_lets_them_in() -> None:
     spec = SPEC.with_(dynamic_image_size=True)
-    model = model_of(spec, initial(spec, 0, "fan_in"))
+    model = build_model(spec, initialise(spec, 0, "fan_in"))
     assert model(torch.zeros(1, 3, 48, 16)).shape == (1, 5, 48, 16)
-    assert model_of(SPEC, initial(SPEC, 0))(IMAGES_BCHW[:0]).shape == (0, 5, 32, 32)
+    assert build_model(SPEC, initialise(SPEC, 0))(IMAGES_BCHW[:0]).shape == (0, 5, 32, 32)
 
 
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)
 def test_its_cost_is_what_fvcore_counts(changes: dict) -> None:
     fvcore = pytest.importorskip("fvcore.nn")
     spec = SPEC.with_(**changes)
-    model = model_of(spec, initial(spec, 0))
+    model = build_model(spec, initialise(spec, 0))
     for block in model.blocks:
         block.attn.fused_attn = False  # one operation, which fvcore has no count for
     counted = fvcore.FlopCountAnalysis(model, IMAGES_BCHW[:1]).unsupported_ops_warnings(False)
-    assert flops(spec) == counted.uncalled_modules_warnings(False).total()
+    assert count_flops(spec) == counted.uncalled_modules_warnings(False).total()
 
 
 def test_it_has_no_pooling() -> None:
     spec = SPEC.with_(pool="map", class_token=False)
-    state = initial(spec, 0)
-    assert shapes(spec) == shapes(spec.with_(pool="avg", fc_norm=False))
-    assert "attn_pool.latent" in shapes(spec.with_(dense=False))
-    model = model_of(spec, state)
+    state = initialise(spec, 0)
+    assert get_shapes(spec) == get_shapes(spec.with_(pool="avg", fc_norm=False))
+    assert "attn_pool.latent" in get_shapes(spec.with_(dense=False))
+    model = build_model(spec, state)
     assert spec_of(model) == spec
     assert torch.equal(
-        model(IMAGES_BCHW), model_of(spec.with_(pool="avg", fc_norm=False), state)(IMAGES_BCHW)
+        model(IMAGES_BCHW), build_model(spec.with_(pool="avg", fc_norm=False), state)(IMAGES_BCHW)
     )
-    assert cost(spec) == cost(spec.with_(pool="avg", fc_norm=False))
+    assert count_cost(spec) == count_cost(spec.with_(pool="avg", fc_norm=False))
 
 
 def test_its_cost_by_hand() -> None:
-    plain = cost(SPEC.with_(dense=False))
+    plain = count_cost(SPEC.with_(dense=False))
     head, every_pixel = 5 * 32, 5 * 32 * 32
-    assert cost(SPEC).params == plain.params
-    assert cost(SPEC).flops == plain.flops + (16 - 1) * head + 4 * every_pixel
-    thop = [flops(spec, "thop") for spec in (SPEC, SPEC.with_(dense=False))]
+    assert count_cost(SPEC).params == plain.params
+    assert count_cost(SPEC).flops == plain.flops + (16 - 1) * head + 4 * every_pixel
+    thop = [count_flops(spec, "thop") for spec in (SPEC, SPEC.with_(dense=False))]
     assert thop[0] == thop[1] + 15 * head
 
 
@@ -151,7 +151,7 @@ def test_from_one_class_per_image_to_one_per_pixel_and_back() -> None:
     dense = plain.for_task("scenes", tuple("vwxyz"), seed=9, dense=True)
     assert dense.spec == SPEC
     assert isinstance(dense.model(), DenseVisionTransformer)
-    assert torch.equal(dense.state["head.weight"], initial(SPEC, 9)["head.weight"])
+    assert torch.equal(dense.state["head.weight"], initialise(SPEC, 9)["head.weight"])
     assert torch.equal(
         dense.state["blocks.1.mlp.fc1.weight"], plain.state["blocks.1.mlp.fc1.weight"]
     )
@@ -181,7 +181,7 @@ def test_its_folder_is_read_back_and_can_be_an_ancestry(tmp_path: Path) -> None:
     again = load_descendant(folder)
     assert again.spec == SPEC
     assert torch.equal(again.model()(IMAGES_BCHW), make_descendant().model()(IMAGES_BCHW))
-    assert ancestry_spec(str(folder)) == open_ancestry(str(folder)).spec == SPEC
+    assert read_ancestry_spec(str(folder)) == open_ancestry(str(folder)).spec == SPEC
     card = (folder / "README.md").read_text()
     assert "import learngene_zoo.timm" in card
     assert "pipeline_tag: image-segmentation" in card

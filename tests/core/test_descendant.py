@@ -23,14 +23,14 @@ from learngene_zoo.artifacts.descendant import (
 from learngene_zoo.artifacts.shelf import open_descendant
 from learngene_zoo.errors import BadFile, Refused, WrongCall
 from learngene_zoo.families import tensors
-from learngene_zoo.families.family import cost
-from learngene_zoo.families.tensors import initial, shapes, take_blocks
+from learngene_zoo.families.family import count_cost
+from learngene_zoo.families.tensors import get_shapes, initialise, take_blocks
 from learngene_zoo.families.vit.spec import TABLE, ViTSpec
 from learngene_zoo.pretrained.timm_model import open_model
 
 SPEC = ViTSpec(layers=2, width=32, heads=4, image_size=32, patch_size=8, classes=3)
 IMAGES_BCHW = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
-PARTS = tensors.without_head(initial(SPEC, 7), SPEC)
+PARTS = tensors.remove_head(initialise(SPEC, 7), SPEC)
 
 
 def make_descendant(spec: ViTSpec = SPEC, **fields: object) -> Descendant:
@@ -41,7 +41,7 @@ def make_descendant(spec: ViTSpec = SPEC, **fields: object) -> Descendant:
         "provenance": {"method": "lsamd", "seed": 3},
         **fields,
     }
-    return assemble(spec, tensors.without_head(initial(spec, 7), spec), seed=1, **given)  # type: ignore[arg-type]
+    return assemble(spec, tensors.remove_head(initialise(spec, 7), spec), seed=1, **given)  # type: ignore[arg-type]
 
 
 # --- assembling
@@ -51,9 +51,9 @@ def make_descendant(spec: ViTSpec = SPEC, **fields: object) -> Descendant:
 def test_parts_are_inherited_and_the_rest_is_drawn() -> None:
     full = assemble(SPEC, PARTS, seed=1)
     assert full.inherited == set(PARTS)
-    assert list(full.state) == list(shapes(SPEC))
+    assert list(full.state) == list(get_shapes(SPEC))
     assert all(full.state[name] is PARTS[name] for name in PARTS)
-    assert torch.equal(full.state["head.weight"], initial(SPEC, 1)["head.weight"])
+    assert torch.equal(full.state["head.weight"], initialise(SPEC, 1)["head.weight"])
     assert not torch.equal(
         full.state["head.weight"], assemble(SPEC, PARTS, seed=2).state["head.weight"]
     )
@@ -62,10 +62,10 @@ def test_parts_are_inherited_and_the_rest_is_drawn() -> None:
 
 def test_a_part_may_be_anything_from_nothing_to_all() -> None:
     assert assemble(SPEC, {}, seed=1).inherited == frozenset()
-    assert assemble(SPEC, initial(SPEC, 1), seed=2).inherited == set(shapes(SPEC))
+    assert assemble(SPEC, initialise(SPEC, 1), seed=2).inherited == set(get_shapes(SPEC))
     drawn = assemble(SPEC, {}, seed=1, scheme="fan_in").state
     assert all(
-        torch.equal(drawn[name], tensor) for name, tensor in initial(SPEC, 1, "fan_in").items()
+        torch.equal(drawn[name], tensor) for name, tensor in initialise(SPEC, 1, "fan_in").items()
     )
 
 
@@ -91,8 +91,8 @@ def test_what_a_descendant_says_of_itself() -> None:
         model.mean,
         model.std,
     )
-    assert model.cost() == cost(SPEC)
-    assert model.cost("thop") == cost(SPEC, "thop")
+    assert model.cost() == count_cost(SPEC)
+    assert model.cost("thop") == count_cost(SPEC, "thop")
     assert assemble(SPEC.with_(channels=1), {}, seed=0).mean == (0.5,)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from learngene_zoo.errors import count_slips, nearest, unknown
+from learngene_zoo.errors import count_slips, find_nearest, refuse_unknown
 
 TIMM = [
     "rdnet_tiny",
@@ -56,22 +56,27 @@ VERBS = ["extract", "evaluate", "expand", "export", "list"]
 def test_a_suggestion_is_near_or_there_is_none(
     got: str, known: list[str], close: str | None
 ) -> None:
-    assert nearest(got, known) == close
+    assert find_nearest(got, known) == close
 
 
 def test_what_is_not_near_is_answered_with_what_there_is() -> None:
-    assert str(unknown("method", "nope", ["b", "a"])) == "no method named 'nope'; known: a, b"
-    assert str(unknown("method", "tlge", ["tleg"])) == "no method named 'tlge'; did you mean tleg?"
+    assert (
+        str(refuse_unknown("method", "nope", ["b", "a"])) == "no method named 'nope'; known: a, b"
+    )
+    assert (
+        str(refuse_unknown("method", "tlge", ["tleg"]))
+        == "no method named 'tlge'; did you mean tleg?"
+    )
 
 
 def test_of_many_names_the_similar_ones_and_a_command_are_named() -> None:
     names = [f"{name}-{size}" for name in ("closed_form", "pool", "lsamd") for size in range(10)]
-    message = str(unknown("folder or learngene", "loop-7", names))
+    message = str(refuse_unknown("folder or learngene", "loop-7", names))
     similar = message.partition("similar: ")[2].partition("; ")[0].split(", ")
     assert 1 <= len(similar) <= 5
     assert set(similar) < set(names)
     assert message.endswith("; `lgzoo list learngenes --all` lists all")
-    far = str(unknown("folder or learngene", "zzzz", names))
+    far = str(refuse_unknown("folder or learngene", "zzzz", names))
     assert far == ("no folder or learngene named 'zzzz'; `lgzoo list learngenes --all` lists all")
 
 

@@ -12,12 +12,18 @@ from torch import nn
 
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.eva import host
-from learngene_zoo.families.eva.names import ARCHITECTURES, architecture_name
+from learngene_zoo.families.eva.names import ARCHITECTURES, choose_architecture
 from learngene_zoo.families.eva.spec import EvaSpec
-from learngene_zoo.families.family import count_params, flops
-from learngene_zoo.families.tensors import initial, model_of, resize_positions, shapes, take_blocks
-from learngene_zoo.families.timm_config import architecture, spec_in, timm_config
-from learngene_zoo.lifecycle.comparison import flop_counter
+from learngene_zoo.families.family import count_flops, count_params
+from learngene_zoo.families.tensors import (
+    build_model,
+    get_shapes,
+    initialise,
+    resize_positions,
+    take_blocks,
+)
+from learngene_zoo.families.timm_config import find_architecture, read_spec, write_timm_config
+from learngene_zoo.lifecycle.comparison import make_flop_counter
 from learngene_zoo.settings import from_json, to_json
 
 # One of every kind of block, rotary positions, norms and pooling; the rest differ from one of these
@@ -73,13 +79,13 @@ def kind(request: pytest.FixtureRequest) -> tuple[str, EvaSpec, nn.Module]:
 def test_tensors_and_outputs_are_timms(kind: Any) -> None:
     _, spec, theirs = kind
     assert [(name, tuple(tensor.shape)) for name, tensor in theirs.state_dict().items()] == list(
-        shapes(spec).items()
+        get_shapes(spec).items()
     )
     images = torch.randn(
         2, 3, spec.image_size, spec.image_size, generator=torch.Generator().manual_seed(0)
     )
     with torch.no_grad():
-        assert torch.equal(model_of(spec, theirs.state_dict())(images), theirs(images))
+        assert torch.equal(build_model(spec, theirs.state_dict())(images), theirs(images))
 
 
 def test_the_spec_is_read_off_the_module(kind: Any) -> None:
@@ -93,8 +99,8 @@ def test_costs_are_what_hooks_count(kind: Any) -> None:
         theirs.requires_grad_(False), torch.zeros(1, 3, *[spec.image_size] * 2)
     )
     assert count_params(spec) == sum(tensor.numel() for tensor in theirs.parameters())
-    assert flops(spec) == products + attention + 5 * normed
-    assert flops(spec, "thop") == products + 4 * normed
+    assert count_flops(spec) == products + attention + 5 * normed
+    assert count_flops(spec, "thop") == products + 4 * normed
 
 
 def _count(model: nn.Module, images: torch.Tensor) -> tuple[int, int, int]:
@@ -105,7 +111,7 @@ def _count(model: nn.Module, images: torch.Tensor) -> tuple[int, int, int]:
         for module in model.modules()
         if isinstance(module, nn.LayerNorm)
     ]
-    with flop_counter() as counter, torch.no_grad():
+    with make_flop_counter() as counter, torch.no_grad():
         model(images)
     for hook in hooks:
         hook.remove()
@@ -120,16 +126,16 @@ def _count(model: nn.Module, images: torch.Tensor) -> tuple[int, int, int]:
 def test_a_folder_says_what_the_spec_says(kind: Any) -> None:
     _, spec, _ = kind
     assert from_json(EvaSpec, to_json(spec), "FILE") == spec
-    config = timm_config(spec, mean=(0.5,) * 3, std=(0.5,) * 3, class_names=(), licence="mit")
-    assert spec_in(config, "FILE") == spec
+    config = write_timm_config(spec, mean=(0.5,) * 3, std=(0.5,) * 3, class_names=(), licence="mit")
+    assert read_spec(config, "FILE") == spec
 
 
 def test_it_starts_as_timm_does(kind: Any) -> None:
     name, small_spec, _ = kind
     torch.manual_seed(0)
     spec = small_spec.with_(width=128, registers=small_spec.registers and 16, classes=50)
-    ours = initial(spec, 0)
-    theirs = timm.create_model(architecture_name(spec), **spec.timm_args()).state_dict()
+    ours = initialise(spec, 0)
+    theirs = timm.create_model(choose_architecture(spec), **spec.timm_args()).state_dict()
     for name, tensor in theirs.items():
         if tensor.numel() > 1000:  # of few numbers neither the deviation nor the largest says much
             assert ours[name].std().item() == pytest.approx(tensor.std().item(), rel=0.15), name
@@ -142,15 +148,15 @@ def test_it_starts_as_timm_does(kind: Any) -> None:
 
 def test_the_query_of_the_pooling_is_truncated_as_timms() -> None:
     spec = small("vit_pe_core_tiny_patch16_384").with_(width=4096)
-    initial_state = initial(spec, 0, names=["attn_pool.latent"])["attn_pool.latent"] * 64
+    initial_state = initialise(spec, 0, names=["attn_pool.latent"])["attn_pool.latent"] * 64
     assert initial_state.abs().max() <= 2
     assert initial_state.std().item() == pytest.approx(0.88, abs=0.03)
 
 
 def test_rotary_frequencies_are_turned_and_not_stretched() -> None:
     spec = small("vit_small_patch16_rope_mixed_224").with_(width=128)
-    ours = initial(spec, 0)["rope.freqs"]
-    theirs = timm.create_model(architecture_name(spec), **spec.timm_args()).state_dict()[
+    ours = initialise(spec, 0)["rope.freqs"]
+    theirs = timm.create_model(choose_architecture(spec), **spec.timm_args()).state_dict()[
         "rope.freqs"
     ]
     torch.testing.assert_close(ours.square().sum(0), theirs.square().sum(0))
@@ -159,7 +165,7 @@ def test_rotary_frequencies_are_turned_and_not_stretched() -> None:
 
 
 def test_fan_in_scales_every_matrix() -> None:
-    initial_state = initial(
+    initial_state = initialise(
         small("eva02_base_patch14_448").with_(width=192, classes=100), 0, "fan_in"
     )
     for name in (
@@ -175,9 +181,9 @@ def test_fan_in_scales_every_matrix() -> None:
 
 def test_learned_frequencies_go_with_their_blocks() -> None:
     spec = small("vit_small_patch16_rope_mixed_224")
-    state = initial(spec, 0)
+    state = initialise(spec, 0)
     selected = take_blocks(state, spec, [2, 0, 2, 1])
-    assert selected["rope.freqs"].shape == shapes(spec.with_(layers=4))["rope.freqs"]
+    assert selected["rope.freqs"].shape == get_shapes(spec.with_(layers=4))["rope.freqs"]
     assert torch.equal(selected["rope.freqs"][:, 0], state["rope.freqs"][:, 2])
     assert take_blocks(state, spec, range(3))["rope.freqs"] is state["rope.freqs"]
 
@@ -198,7 +204,7 @@ def test_other_images_have_timms_positions(name: str) -> None:
         1, 3, larger.image_size, larger.image_size, generator=torch.Generator().manual_seed(0)
     )
     with torch.no_grad():
-        assert torch.equal(model_of(larger, state)(images), theirs.eval()(images))
+        assert torch.equal(build_model(larger, state)(images), theirs.eval()(images))
 
 
 @pytest.mark.parametrize(
@@ -221,9 +227,9 @@ def test_arguments_that_others_saved_mean_what_timm_makes_of_them(
     cfg = {"num_classes": 5, "input_size": [3, 64, 64]}
     theirs = host.spec_of(timm.create_model(name, **args, **sizes, num_classes=5))
     theirs = theirs.with_(
-        image_size=spec_in({"architecture": name, "pretrained_cfg": cfg}, "FILE").image_size
+        image_size=read_spec({"architecture": name, "pretrained_cfg": cfg}, "FILE").image_size
     )
-    ours = spec_in(
+    ours = read_spec(
         {"architecture": name, "model_args": {**sizes, **args}, "pretrained_cfg": cfg}, "FILE"
     )
     assert replace(ours, pool_heads=None, pool_mlp_ratio=None) == theirs
@@ -236,7 +242,7 @@ def test_an_argument_that_no_spec_expresses_is_refused(argument: dict[str, Any])
     with pytest.raises(
         BadFile, match=f"model_args has '{next(iter(argument))}', which is not supported"
     ):
-        spec_in({"architecture": "eva02_tiny_patch14_336", "model_args": argument}, "FILE")
+        read_spec({"architecture": "eva02_tiny_patch14_336", "model_args": argument}, "FILE")
 
 
 @pytest.mark.parametrize(
@@ -294,8 +300,8 @@ def test_a_model_is_named_after_the_architecture_that_it_is() -> None:
         "eva02_large_patch14_448",
         "vit_large_patch16_rope_mixed_ape_224",
     ):
-        assert architecture_name(ARCHITECTURES[name].with_(layers=7, classes=10)) == name
-        assert architecture(name) is ARCHITECTURES[name]
+        assert choose_architecture(ARCHITECTURES[name].with_(layers=7, classes=10)) == name
+        assert find_architecture(name) is ARCHITECTURES[name]
 
 
 @pytest.mark.slow
@@ -315,7 +321,7 @@ def test_a_model_is_named_after_the_architecture_that_it_is() -> None:
     ids=lambda names: names[0],
 )
 def test_the_architectures_that_are_known_are_timms(names: list[str]) -> None:
-    from learngene_zoo.families.timm_config import architecture_of_timm
+    from learngene_zoo.families.timm_config import read_architecture
 
     for name in names:
-        assert architecture_of_timm(name) == ARCHITECTURES[name], name
+        assert read_architecture(name) == ARCHITECTURES[name], name

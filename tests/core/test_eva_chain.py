@@ -17,11 +17,11 @@ from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.artifacts.records import AncestryRecord, LearngeneConfig
 from learngene_zoo.families.eva.names import ARCHITECTURES
 from learngene_zoo.families.eva.spec import EvaSpec
-from learngene_zoo.families.tensors import initial
+from learngene_zoo.families.tensors import initialise
 from learngene_zoo.lifecycle.runtimes import export_descendant
 from learngene_zoo.pretrained.ancestry import Ancestry, open_ancestry
 from learngene_zoo.settings import Recipe
-from learngene_zoo.testing import tiny_task
+from learngene_zoo.testing import make_tiny_task
 from lgzoo_lsamd.blocks import select_base_blocks
 from lgzoo_lsamd.modules.supernet import attach_head, build_super_net
 
@@ -115,16 +115,16 @@ def test_a_model_for_pixels_is_built_and_exported(name: str, tmp_path: Path) -> 
     spec = small(name)
     learngene = Learngene(
         config=LearngeneConfig(method="lsamd", spec=spec, details={"kept": [1, 3]}),
-        state=select_base_blocks(initial(spec, 0), spec, [1, 3]),
+        state=select_base_blocks(initialise(spec, 0), spec, [1, 3]),
     )
     model = lifecycle.expand(
         learngene, layers=3, classes=4, dense=True, out=tmp_path / "model", run=RUN
     )
     assert model.model()(images(model.spec)).shape == (2, 4, spec.image_size, spec.image_size)
     assert lifecycle.export(tmp_path / "model", tmp_path / "model.pt2", run=RUN).difference == 0.0
-    ancestry = Ancestry(record=AncestryRecord(source="a", spec=spec), state=initial(spec, 0))
+    ancestry = Ancestry(record=AncestryRecord(source="a", spec=spec), state=initialise(spec, 0))
     routed = build_super_net(
-        attach_head(ancestry, replace(tiny_task(classes=4), kind="segmentation"), RUN)
+        attach_head(ancestry, replace(make_tiny_task(classes=4), kind="segmentation"), RUN)
     )
     assert routed(images(spec)).shape == (2, 4, spec.image_size, spec.image_size)
 
@@ -142,7 +142,7 @@ def test_other_runtimes_open_it(name: str, tmp_path: Path) -> None:
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", [KINDS[2], "eva02_base_patch16_clip_224"])
 def test_int8_files_answer_as_the_model_does(name: str, tmp_path: Path) -> None:
-    task = tiny_task(classes=5)
+    task = make_tiny_task(classes=5)
     spec = small(name).with_(layers=2, width=64, image_size=2 * small(name).patch_size, classes=5)
     model = assemble(spec, {}, seed=3, scheme="fan_in", class_names=task.class_names)
     full = export_descendant(model, tmp_path / "whole.onnx", run=RUN)

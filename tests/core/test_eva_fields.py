@@ -11,16 +11,16 @@ import timm
 
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.eva import host
-from learngene_zoo.families.eva.names import ARCHITECTURES, architecture_name
+from learngene_zoo.families.eva.names import ARCHITECTURES, choose_architecture
 from learngene_zoo.families.eva.spec import EvaSpec
-from learngene_zoo.families.tensors import shapes
+from learngene_zoo.families.tensors import get_shapes
 
 SPEC = EvaSpec(layers=2, width=24, heads=2, image_size=32, patch_size=8, classes=5)
 
 
 def timms(spec: EvaSpec) -> dict[str, tuple[int, ...]]:
     """The shapes of timm's own model."""
-    model = timm.create_model(architecture_name(spec), **spec.timm_args())
+    model = timm.create_model(choose_architecture(spec), **spec.timm_args())
     return {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
 
 
@@ -48,7 +48,7 @@ def timms(spec: EvaSpec) -> dict[str, tuple[int, ...]]:
 )
 def test_fields_together_give_timms_tensors(fields: dict[str, Any]) -> None:
     spec = SPEC.with_(**fields)
-    assert dict(shapes(spec)) == timms(spec)
+    assert dict(get_shapes(spec)) == timms(spec)
 
 
 def test_only_rotary_positions_need_heads_of_a_multiple_of_four_and_neighbouring_channels() -> None:
@@ -92,4 +92,4 @@ def test_a_model_that_bears_another_architectures_name_keeps_its_own_widths(
             spec.hidden,
             spec.hidden_of_pool if spec.pool == "map" else 0,
         )
-        assert shapes(spec_of_model) == shapes(spec)
+        assert get_shapes(spec_of_model) == get_shapes(spec)

@@ -20,17 +20,23 @@ from learngene_zoo.families import tensors
 from learngene_zoo.families.family import (
     Family,
     Table,
-    cost,
-    families,
+    count_cost,
+    get_table,
+    iterate_families,
     load_family,
-    norm,
-    parameter,
-    table_of,
+    make_norm_rows,
+    make_row,
 )
 from learngene_zoo.families.spec import PictureSpec, Spec
 from learngene_zoo.families.surgery import map_axes
-from learngene_zoo.families.tensors import initial, model_of, shapes, state_of, take_blocks
-from learngene_zoo.families.timm_config import architecture, timm_config
+from learngene_zoo.families.tensors import (
+    build_model,
+    get_shapes,
+    get_state_dict,
+    initialise,
+    take_blocks,
+)
+from learngene_zoo.families.timm_config import find_architecture, write_timm_config
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.method.contract import METHODS, check_family
 from learngene_zoo.method.sizes import Target
@@ -55,16 +61,16 @@ TOY_TABLE = Table(
         "pixels": 48,
         "classes": spec.classes,
     },
-    stem=(parameter("read.weight", "width, pixels", "matrix"),),
+    stem=(make_row("read.weight", "width, pixels", "matrix"),),
     block=(
-        parameter("up.weight", "hidden, width", "matrix"),
-        parameter("down.weight", "width, hidden", "matrix"),
-        parameter("gain", "width", lambda spec: spec.gain),
+        make_row("up.weight", "hidden, width", "matrix"),
+        make_row("down.weight", "width, hidden", "matrix"),
+        make_row("gain", "width", lambda spec: spec.gain),
     ),
-    final_norm=norm("last", "width"),
+    final_norm=make_norm_rows("last", "width"),
     head=(
-        parameter("answer.weight", "classes, width", "matrix"),
-        parameter("answer.bias", "classes", "zero"),
+        make_row("answer.weight", "classes, width", "matrix"),
+        make_row("answer.bias", "classes", "zero"),
     ),
 )
 
@@ -130,12 +136,12 @@ def _toy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(specs.FAMILIES, "toy", "toy_family")
 
 
-SPECS = [spec for family in families() for spec in family.examples]
+SPECS = [spec for family in iterate_families() for spec in family.examples]
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=repr)
 def test_branches_name_all_matrices_of_a_block_and_its_norms(spec: Spec) -> None:
-    table = table_of(spec)
+    table = get_table(spec)
     kinds = {kind.name: kind for kind in table.block if kind.present(spec)}
     named = set()
     for branch in table.branches(spec):
@@ -153,28 +159,28 @@ def test_branches_name_all_matrices_of_a_block_and_its_norms(spec: Spec) -> None
 
 def test_every_family_is_registered_under_its_name() -> None:
     assert (
-        [kind.name for kind in families()]
+        [kind.name for kind in iterate_families()]
         == [*specs.FAMILIES]
         == ["vit", "eva", "gpt2", "bert", "toy"]
     )
 
 
 def test_a_model_is_built_from_the_table() -> None:
-    state = initial(SPEC, 0)
-    model = model_of(SPEC, state)
-    assert {name: tuple(tensor.shape) for name, tensor in Toy(SPEC).state_dict().items()} == shapes(
-        SPEC
-    )
+    state = initialise(SPEC, 0)
+    model = build_model(SPEC, state)
+    assert {
+        name: tuple(tensor.shape) for name, tensor in Toy(SPEC).state_dict().items()
+    } == get_shapes(SPEC)
     assert model(torch.zeros(2, 3, 4, 4)).shape == (2, 4)
-    assert all(torch.equal(tensor, state[name]) for name, tensor in state_of(model).items())
+    assert all(torch.equal(tensor, state[name]) for name, tensor in get_state_dict(model).items())
     assert state["trunk.layer.1.gain"].tolist() == [1.5] * 8
-    assert cost(SPEC).params == sum(tensor.numel() for tensor in model.parameters())
-    assert cost(SPEC, "thop").params == cost(SPEC).params - 3 * 8
+    assert count_cost(SPEC).params == sum(tensor.numel() for tensor in model.parameters())
+    assert count_cost(SPEC, "thop").params == count_cost(SPEC).params - 3 * 8
 
 
 def test_surgery_asks_the_table() -> None:
-    state = initial(SPEC, 0)
-    selected = take_blocks(tensors.without_head(state, SPEC), SPEC, [2, 2])
+    state = initialise(SPEC, 0)
+    selected = take_blocks(tensors.remove_head(state, SPEC), SPEC, [2, 2])
     assert torch.equal(selected["trunk.layer.0.up.weight"], state["trunk.layer.2.up.weight"])
     assert not any(name.startswith("answer") for name in selected)
     half = map_axes(state, SPEC, {"hidden": range(16)})
@@ -234,14 +240,14 @@ def test_a_method_that_takes_only_one_family_names_those_that_take_the_other() -
 
 
 def test_timms_names_lead_to_the_family() -> None:
-    assert architecture("toy_base.some_tag") == ToySpec(layers=12, width=64, heads=1)
-    assert isinstance(architecture("deit_base_patch16_224"), ViTSpec)
-    config = timm_config(VIT, mean=(), std=(), class_names=(), licence="")
+    assert find_architecture("toy_base.some_tag") == ToySpec(layers=12, width=64, heads=1)
+    assert isinstance(find_architecture("deit_base_patch16_224"), ViTSpec)
+    config = write_timm_config(VIT, mean=(), std=(), class_names=(), licence="")
     assert config["architecture"] == "vit_base_patch16_224"
 
 
 def test_what_a_name_says() -> None:
-    table, names = table_of(VIT), list(shapes(VIT))
+    table, names = get_table(VIT), list(get_shapes(VIT))
     assert [name for name in names if table.is_head(name)] == ["head.weight", "head.bias"]
     assert [name for name in names if table.is_final_norm(name)] == ["norm.weight", "norm.bias"]
     assert [name for name in names if table.is_stem(name)] == names[:4]
@@ -262,8 +268,8 @@ def test_what_a_name_says() -> None:
 
 def test_parameters_come_with_their_sizes() -> None:
     assert {
-        name: kind.shape(sizes) for name, kind, sizes in table_of(SPEC).parameters(SPEC)
-    } == shapes(SPEC)
+        name: kind.shape(sizes) for name, kind, sizes in get_table(SPEC).parameters(SPEC)
+    } == get_shapes(SPEC)
 
 
 def test_a_model_of_another_family_than_the_specs_is_refused() -> None:

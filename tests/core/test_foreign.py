@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 import learngene_zoo as lg
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.pretrained import from_transformers as foreign
-from learngene_zoo.pretrained.ancestry import ancestry_spec, open_ancestry
+from learngene_zoo.pretrained.ancestry import open_ancestry, read_ancestry_spec
 from learngene_zoo.pretrained.timm_model import TimmModel, open_model
 from learngene_zoo.runs.progress import print_activities
 from learngene_zoo.tasks.transforms import fit_images, normalise_images
@@ -29,7 +29,7 @@ IMAGES_BCHW = torch.linspace(-1, 1, 2 * 3 * 28 * 28).view(2, 3, 28, 28)
 
 def answers(place: Path) -> torch.Tensor:
     ancestry = open_ancestry(str(place))
-    assert ancestry.spec == ancestry_spec(str(place))
+    assert ancestry.spec == read_ancestry_spec(str(place))
     model = ancestry.model()
     with torch.no_grad():
         return model(IMAGES_BCHW) if ancestry.spec.classes else model.forward_features(IMAGES_BCHW)
@@ -69,7 +69,7 @@ def test_the_epsilon_of_the_norms_is_read_or_refused(tmp_path: Path) -> None:
     ):
         (tmp_path / "vit" / "config.json").write_text(json.dumps({**config, "layer_norm_eps": eps}))
         with pytest.raises((WrongCall, BadFile), match=words):
-            ancestry_spec(str(tmp_path / "vit"))
+            read_ancestry_spec(str(tmp_path / "vit"))
 
 
 def test_of_a_deit_with_a_teacher_the_class_head_is_read_and_the_other_named() -> None:
@@ -216,7 +216,7 @@ def test_a_head_of_timms_that_does_not_choose_one_class_is_refused(tmp_path: Pat
     config = json.loads((model / "config.json").read_text())
     config["problem_type"] = "multi_label_classification"
     (model / "config.json").write_text(json.dumps(config))
-    for open_it in (open_ancestry, ancestry_spec, open_model):
+    for open_it in (open_ancestry, read_ancestry_spec, open_model):
         with pytest.raises(WrongCall, match="problem_type is 'multi_label_classification', and on"):
             open_it(str(model))
 

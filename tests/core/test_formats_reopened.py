@@ -15,9 +15,9 @@ from safetensors.torch import load_file, save_file
 import learngene_zoo as lg
 from learngene_zoo.artifacts.descendant import Descendant, assemble
 from learngene_zoo.errors import BadFile, WrongCall
-from learngene_zoo.families.tensors import model_of
+from learngene_zoo.families.tensors import build_model
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.pretrained.ancestry import ancestry_spec, open_ancestry
+from learngene_zoo.pretrained.ancestry import open_ancestry, read_ancestry_spec
 from learngene_zoo.pretrained.from_open_clip import CONFIG, spec_of
 from learngene_zoo.pretrained.sources import find_format
 from learngene_zoo.storage import read_json
@@ -57,13 +57,13 @@ def test_a_converted_folder_is_an_ancestry_model(name: str, tmp_path: Path) -> N
     model = build(spec)
     lg.convert(model, tmp_path / "converted", format=format)
     ancestry = open_ancestry(str(tmp_path / "converted"))
-    assert ancestry_spec(str(tmp_path / "converted")) == ancestry.spec
+    assert read_ancestry_spec(str(tmp_path / "converted")) == ancestry.spec
     # Without a head, the projection is the identity.
     assert ancestry.spec.classes == (spec.classes or spec.width)
     assert ancestry.class_names == (model.class_names if format == "transformers" else ())
     with torch.no_grad():
         outputs, wanted = (
-            model_of(shape, state).eval()(IMAGES_BCHW)
+            build_model(shape, state).eval()(IMAGES_BCHW)
             for shape, state in ((ancestry.spec, ancestry.state), (spec, model.state))
         )
     torch.testing.assert_close(outputs, wanted, atol=1e-5, rtol=1e-4)
@@ -96,14 +96,14 @@ def test_a_classifier_of_siglip_that_transformers_saved(tmp_path: Path) -> None:
     assert (ancestry.spec.pool, ancestry.spec.classes) == ("avg", 3)
     assert find_format(str(tmp_path)) == "transformers:siglip"
     with torch.no_grad():
-        outputs = model_of(ancestry.spec, ancestry.state).eval()(IMAGES_BCHW)
+        outputs = build_model(ancestry.spec, ancestry.state).eval()(IMAGES_BCHW)
         torch.testing.assert_close(outputs, model(IMAGES_BCHW).logits, atol=1e-5, rtol=1e-4)
     if any(name.startswith("vision_model.head.") for name in model.state_dict()):
         assert any("head" in part for part in ancestry.record.left_out)
     text = read_json(tmp_path / "config.json")
     (tmp_path / "config.json").write_text(json.dumps({**text, "architectures": ["SiglipModel"]}))
     with pytest.raises(WrongCall, match="is a 'siglip' model in the format of transformers"):
-        ancestry_spec(str(tmp_path))
+        read_ancestry_spec(str(tmp_path))
 
 
 def test_a_tower_of_open_clip_that_open_clip_made(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_a_tower_of_open_clip_that_open_clip_made(tmp_path: Path) -> None:
     assert (ancestry.spec.classes, ancestry.spec.heads, ancestry.spec.pre_norm) == (24, 4, True)
     assert any("transformer" in part for part in ancestry.record.left_out)
     with torch.no_grad():
-        outputs = model_of(ancestry.spec, ancestry.state).eval()(IMAGES_BCHW)
+        outputs = build_model(ancestry.spec, ancestry.state).eval()(IMAGES_BCHW)
         torch.testing.assert_close(outputs, clip.visual(IMAGES_BCHW), atol=1e-5, rtol=1e-4)
 
 

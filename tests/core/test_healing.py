@@ -23,7 +23,7 @@ from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.loader import Batch
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.tasks.unlabelled import opening
-from learngene_zoo.testing import tiny_ancestry, tiny_task
+from learngene_zoo.testing import make_tiny_ancestry, make_tiny_task
 from learngene_zoo.training import loop
 from learngene_zoo.training.healing import fitting, recovery
 from learngene_zoo.training.healing.blocks import match_blocks
@@ -42,9 +42,11 @@ class Killed(BaseException):
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a folder with an ancestry model and a descendant of 2 of its 3 blocks."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(opening, "open_task", lambda *_, **__: tiny_task())
-    monkeypatch.setattr("learngene_zoo.lifecycle.healing.open_task", lambda *_, **__: tiny_task())
-    ancestry = tiny_ancestry()
+    monkeypatch.setattr(opening, "open_task", lambda *_, **__: make_tiny_task())
+    monkeypatch.setattr(
+        "learngene_zoo.lifecycle.healing.open_task", lambda *_, **__: make_tiny_task()
+    )
+    ancestry = make_tiny_ancestry()
     assemble(ancestry.spec, ancestry.state, seed=0).save(tmp_path / "ancestry")
     lg.extract("first_k", ancestries="ancestry", out="gene", run=RUN)
     lg.expand("gene", layers=2, out="two", run=RUN)
@@ -203,10 +205,10 @@ def test_the_weights_fit_any_tool_that_opened_the_start(place: Path) -> None:
 
 
 def test_the_losses_are_those_of_the_docstring(place: Path) -> None:
-    start, ancestry = load_descendant("two"), tiny_ancestry()
+    start, ancestry = load_descendant("two"), make_tiny_ancestry()
     healing = HealConfig(blocks=1, patch_weight=2.0, stream_weight=3.0)
     objective = recovery.build_objective(start, ancestry, healing, RUN, {}).eval()
-    fitting.fit_maps(objective, tiny_task(), 48, 0, RUN)
+    fitting.fit_maps(objective, make_tiny_task(), 48, 0, RUN)
     assert objective.student_side.blocks == (0,)
     assert objective.teacher_side.blocks == (1,)
     images = torch.randn(4, 3, 16, 16, generator=torch.Generator().manual_seed(0))
@@ -286,7 +288,7 @@ def test_blocks_are_matched(
 
 
 def spoil_weights() -> None:
-    ancestry = tiny_ancestry(seed=5)
+    ancestry = make_tiny_ancestry(seed=5)
     assemble(ancestry.spec, ancestry.state, seed=0).save("ancestry", force=True)
 
 
@@ -301,7 +303,7 @@ def test_a_model_from_elsewhere_needs_its_teacher_named(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(own_data, "_session", own_data.OrderedDict())
-    (own_data._folder() / own_data.FILE).unlink()
+    (own_data._find_folder() / own_data.FILE).unlink()
     with pytest.raises(WrongCall, match="opened only if you name it: add --teacher ancestry"):
         lg.heal("two", "tiny", **SETTINGS)
     healed = lg.heal("two", "tiny", teacher="ancestry", **SETTINGS)
@@ -331,7 +333,7 @@ def change(model: Descendant, **changes: Any) -> Descendant:
 
 
 def rebuild(**sizes: Any) -> Descendant:
-    return assemble(tiny_ancestry(**sizes).spec, {}, seed=0)
+    return assemble(make_tiny_ancestry(**sizes).spec, {}, seed=0)
 
 
 @pytest.mark.parametrize(
@@ -372,7 +374,7 @@ def test_wrong_calls_have_one_line(
 
 
 def test_a_task_with_masks_has_no_probes(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    masks: Task = replace(tiny_task(), kind="segmentation")
+    masks: Task = replace(make_tiny_task(), kind="segmentation")
     monkeypatch.setattr("learngene_zoo.lifecycle.healing.open_task", lambda *_, **__: masks)
     with pytest.raises(WrongCall, match="the probes need one for every image"):
         lg.heal("two", "tiny", task="tiny", **SETTINGS)
@@ -391,10 +393,10 @@ def test_a_task_with_masks_has_no_probes(place: Path, monkeypatch: pytest.Monkey
     ids=str,
 )
 def test_every_trained_parameter_has_a_gradient(family: str, sizes: dict[str, Any]) -> None:
-    ancestry = tiny_ancestry(spec=load_family(family).examples[0].with_(layers=3), **sizes)
+    ancestry = make_tiny_ancestry(spec=load_family(family).examples[0].with_(layers=3), **sizes)
     start = assemble(ancestry.spec.with_(layers=2), {}, seed=1, scheme="fan_in")
     objective = recovery.build_objective(start, ancestry, HealConfig(), RUN, {})
-    task = tiny_task(image_size=ancestry.spec.image_size)
+    task = make_tiny_task(image_size=ancestry.spec.image_size)
     fitting.fit_maps(objective, task, 20, 0, RUN)
     assert ("token" in objective.maps) == ancestry.spec.class_token
     size = ancestry.spec.image_size
@@ -407,7 +409,7 @@ def test_every_trained_parameter_has_a_gradient(family: str, sizes: dict[str, An
 
 
 def test_a_pruned_model_is_healed(place: Path) -> None:
-    spec = tiny_ancestry().spec
+    spec = make_tiny_ancestry().spec
     pruned = spec.with_(
         layers=2,
         front=(Segment(layers=1, width=32, heads=1, attention_width=16, stitch=False),),

@@ -11,17 +11,17 @@ import pytest
 
 from learngene_zoo import lifecycle
 from learngene_zoo.bench.running.runner import run_grid
-from learngene_zoo.bench.running.trial import size_of
-from learngene_zoo.families.family import cost
+from learngene_zoo.bench.running.trial import find_size
+from learngene_zoo.families.family import count_cost
 from learngene_zoo.method.contract import BUNDLED, METHODS
-from learngene_zoo.pretrained.ancestry import ancestry_spec
+from learngene_zoo.pretrained.ancestry import read_ancestry_spec
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import open_task
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
 inheritance = pytest.importorskip("inheritance")
 
-ANCESTRY = ancestry_spec(BUNDLED)
+ANCESTRY = read_ancestry_spec(BUNDLED)
 BUDGET = replace(inheritance.BUDGETS["methods"], tasks=("wings",), seeds=1)
 
 
@@ -49,9 +49,9 @@ def test_every_cell_has_a_size_with_a_name(wanted: list[Any]) -> None:
 def test_scratch_at_another_size_is_as_large_as_its_rivals(wanted: list[Any]) -> None:
     (cell,) = (cell for cell in wanted if cell.arm.name == "scratch timm" and cell.size)
     learngene = lifecycle.extract("scratch", run=Run())
-    target, _ = size_of(cell, learngene.config, open_task("wings").classes)
+    target, _ = find_size(cell, learngene.config, open_task("wings").classes)
     assert (target.layers, target.heads, target.mlp_ratio) == (12, 3, 1.0)
-    assert cost(target.apply(ANCESTRY)).params < 0.6 * cost(ANCESTRY).params
+    assert count_cost(target.apply(ANCESTRY)).params < 0.6 * count_cost(ANCESTRY).params
 
 
 def test_arms_are_tuned_on_a_real_task_and_a_drawn_one_with_the_most_images() -> None:

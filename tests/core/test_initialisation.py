@@ -4,7 +4,7 @@ import pytest
 import timm
 import torch
 
-from learngene_zoo.families.tensors import initial
+from learngene_zoo.families.tensors import initialise
 from learngene_zoo.families.vit.names import ARCHITECTURE, arguments
 from learngene_zoo.families.vit.spec import ViTSpec
 
@@ -23,18 +23,18 @@ WIDE = ViTSpec(
 
 def test_a_tensor_is_a_function_of_seed_and_name() -> None:
     full, part = (
-        initial(TINY, 3),
-        initial(TINY.with_(layers=5), 3, names=["blocks.1.mlp.fc1.weight"]),
+        initialise(TINY, 3),
+        initialise(TINY.with_(layers=5), 3, names=["blocks.1.mlp.fc1.weight"]),
     )
     assert list(part) == ["blocks.1.mlp.fc1.weight"]
     assert torch.equal(part["blocks.1.mlp.fc1.weight"], full["blocks.1.mlp.fc1.weight"])
     assert not torch.equal(full["blocks.0.mlp.fc1.weight"], full["blocks.1.mlp.fc1.weight"])
-    assert not torch.equal(initial(TINY, 4)["head.weight"], full["head.weight"])
+    assert not torch.equal(initialise(TINY, 4)["head.weight"], full["head.weight"])
 
 
 def test_timm_starts_as_timm_does() -> None:
     torch.manual_seed(0)
-    ours = initial(WIDE, 0)
+    ours = initialise(WIDE, 0)
     theirs = timm.create_model(ARCHITECTURE, **arguments(WIDE)).state_dict()
     for name, tensor in theirs.items():
         # Of few numbers neither the deviation nor the largest says much.
@@ -49,7 +49,7 @@ def test_timm_starts_as_timm_does() -> None:
 
 
 def test_fan_in_has_unit_gain() -> None:
-    initial_state = initial(WIDE, 0, "fan_in")
+    initial_state = initialise(WIDE, 0, "fan_in")
     assert initial_state["blocks.0.mlp.fc2.weight"].std().item() == pytest.approx(
         768**-0.5, rel=0.02
     )

@@ -2,53 +2,60 @@
 
 import pytest
 
-from learngene_zoo.intervals import Z95, paired_gain, pooled_proportion, proportion
+from learngene_zoo.intervals import (
+    Z95,
+    compute_interval,
+    compute_paired_gain,
+    compute_pooled_interval,
+)
 
 
 def test_wilson_by_number() -> None:
-    low, high = proportion(45, 50)  # Wilson's interval of 0.9 of 50: 0.786 to 0.957
+    low, high = compute_interval(45, 50)  # Wilson's interval of 0.9 of 50: 0.786 to 0.957
     assert (low, high) == (pytest.approx(0.7864, abs=1e-4), pytest.approx(0.9565, abs=1e-4))
-    assert proportion(0, 0) == (0.0, 1.0)
-    assert proportion(10, 10)[1] == pytest.approx(1.0)
+    assert compute_interval(0, 0) == (0.0, 1.0)
+    assert compute_interval(10, 10)[1] == pytest.approx(1.0)
 
 
 def test_a_paired_gain_counts_only_where_the_two_differ() -> None:
-    gain = paired_gain([[True] * 16 + [False] * 4], [[True] * 12 + [False] * 8])
+    gain = compute_paired_gain([[True] * 16 + [False] * 4], [[True] * 12 + [False] * 8])
     assert gain.value == pytest.approx(0.2)
     assert gain.high - gain.value == pytest.approx(1.959964 * (0.16 * 20 / 19 / 20) ** 0.5)
-    assert paired_gain([[True] * 9 + [False]], [[False] * 10]).low > 0
+    assert compute_paired_gain([[True] * 9 + [False]], [[False] * 10]).low > 0
 
 
 def test_seeds_are_averaged_per_image_first() -> None:
     ours = [[True, False, True, True], [True, True, True, False]]
     theirs = [[False, False, True, True], [False, True, True, False]]
-    assert paired_gain(ours, theirs).value == pytest.approx(0.25)
+    assert compute_paired_gain(ours, theirs).value == pytest.approx(0.25)
 
 
 def test_models_that_agree_on_every_image_may_differ_on_others() -> None:
     """The error is that of two images of which each model gets one right: sqrt(2 / n) / sqrt(n)."""
-    gain = paired_gain([[True] * 50], [[True] * 50])
+    gain = compute_paired_gain([[True] * 50], [[True] * 50])
     assert (gain.value, gain.low, gain.high) == pytest.approx(
         (0.0, -Z95 * 2**0.5 / 50, Z95 * 2**0.5 / 50)
     )
 
 
 def test_no_end_of_a_difference_lies_beyond_one() -> None:
-    gain = paired_gain([[True] * 4], [[False] * 4])
+    gain = compute_paired_gain([[True] * 4], [[False] * 4])
     assert (gain.value, gain.high) == (1.0, 1.0)
     assert 0 < gain.low < 1
-    assert paired_gain([[False] * 4], [[True] * 4]).low == -1.0
+    assert compute_paired_gain([[False] * 4], [[True] * 4]).low == -1.0
 
 
 def test_one_run_pools_to_wilsons_interval() -> None:
-    assert pooled_proportion([[True] * 45 + [False] * 5]) == pytest.approx(proportion(45, 50))
-    assert pooled_proportion([[True] * 10]) == pytest.approx(proportion(10, 10))
+    assert compute_pooled_interval([[True] * 45 + [False] * 5]) == pytest.approx(
+        compute_interval(45, 50)
+    )
+    assert compute_pooled_interval([[True] * 10]) == pytest.approx(compute_interval(10, 10))
 
 
 def test_runs_that_agree_are_one_run_and_runs_that_differ_count_as_more_images() -> None:
     flags = [True] * 30 + [False] * 20
-    assert pooled_proportion([flags, flags, flags]) == pytest.approx(proportion(30, 50))
+    assert compute_pooled_interval([flags, flags, flags]) == pytest.approx(compute_interval(30, 50))
     # Means of two runs: 10 images 1, 20 images 1/2, 20 images 0. Variance 0.14 against 0.4 * 0.6 of
     # flags.
-    low, high = pooled_proportion([[True] * 30 + [False] * 20, [True] * 10 + [False] * 40])
-    assert (low, high) == pytest.approx(proportion(0.4 * 50 * 0.24 / 0.14, 50 * 0.24 / 0.14))
+    low, high = compute_pooled_interval([[True] * 30 + [False] * 20, [True] * 10 + [False] * 40])
+    assert (low, high) == pytest.approx(compute_interval(0.4 * 50 * 0.24 / 0.14, 50 * 0.24 / 0.14))

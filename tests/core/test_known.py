@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from learngene_zoo.families.family import cost
-from learngene_zoo.pretrained.ancestry import ancestry_spec
-from learngene_zoo.pretrained.known import describe_tag, list_known, tags
+from learngene_zoo.families.family import count_cost
+from learngene_zoo.pretrained.ancestry import read_ancestry_spec
+from learngene_zoo.pretrained.known import describe_tag, list_known, list_tags
 
 ROWS = {row.name: row for row in list_known()}
 TIMM = [row for row in ROWS.values() if row.name.startswith("timm:")]
@@ -17,7 +17,7 @@ TIMM = [row for row in ROWS.values() if row.name.startswith("timm:")]
 def test_the_bundled_one_comes_first() -> None:
     first = list_known()[0]
     assert (first.name, first.family, first.image_size) == ("bundled", "vit", 32)
-    assert first.params == cost(ancestry_spec("bundled")).params
+    assert first.params == count_cost(read_ancestry_spec("bundled")).params
 
 
 def test_the_other_bundled_ones_follow_it_by_their_names() -> None:
@@ -25,13 +25,13 @@ def test_the_other_bundled_ones_follow_it_by_their_names() -> None:
     assert list_known()[1:3] == [narrow, words]
     assert (words.image_size, words.licence, narrow.image_size) == (None, "apache-2.0", 32)
     for row in (narrow, words):
-        assert row.params == cost(ancestry_spec(row.name)).params
-        assert row.family == ancestry_spec(row.name).family
+        assert row.params == count_cost(read_ancestry_spec(row.name)).params
+        assert row.family == read_ancestry_spec(row.name).family
 
 
 def test_the_table_has_every_tag_of_its_groups_once() -> None:
     assert [(row.group, row.name) for row in TIMM] == [
-        (group, f"timm:{tag}") for group, tag in tags()
+        (group, f"timm:{tag}") for group, tag in list_tags()
     ]
     assert len(ROWS) == len(list_known()) > 90
 
@@ -57,4 +57,4 @@ def test_a_row_says_what_timm_says(tag: str | None) -> None:
 def test_what_opens_costs_what_its_spec_says() -> None:
     for row in TIMM:
         if row.family and row.group == "DeiT-III":
-            assert cost(ancestry_spec(row.name)).params == row.params, row.name
+            assert count_cost(read_ancestry_spec(row.name)).params == row.params, row.name

@@ -18,7 +18,7 @@ from learngene_zoo.artifacts.descendant import Descendant
 from learngene_zoo.cli.main import main
 from learngene_zoo.errors import BadData, WrongCall
 from learngene_zoo.families.gpt2.spec import Gpt2Spec
-from learngene_zoo.families.tensors import initial, model_of
+from learngene_zoo.families.tensors import build_model, initialise
 from learngene_zoo.families.text_format import make_text_format
 from learngene_zoo.pretrained.ancestry import open_ancestry
 from learngene_zoo.runs.run import Run
@@ -27,8 +27,8 @@ from learngene_zoo.tasks.texts.corpus import open_corpus, split_paragraphs
 from learngene_zoo.training.language import (
     BlockBatches,
     NextWord,
-    as_batch,
     encode_blocks,
+    make_batch,
     measure_loss,
     pack_blocks,
     train_tokenizer,
@@ -193,10 +193,10 @@ def test_the_loss_is_that_of_transformers() -> None:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     spec = Gpt2Spec(layers=2, width=16, heads=2, classes=0, vocabulary=40, positions=8, pad_token=0)
-    state = initial(spec, seed=0)
+    state = initialise(spec, seed=0)
     blocks = np.array([[3, 4, 5, 1, 9, 0, 0, 0], [7, 8, 2, 2, 30, 31, 32, 1]])
-    batch = as_batch(blocks, 0, np.arange(2))
-    ours = NextWord(model_of(spec, state), spec)(batch)["cross_entropy"]
+    batch = make_batch(blocks, 0, np.arange(2))
+    ours = NextWord(build_model(spec, state), spec)(batch)["cross_entropy"]
     config = GPT2Config(
         vocab_size=40, n_positions=8, n_embd=16, n_layer=2, n_head=2, attn_pdrop=0, resid_pdrop=0
     )
@@ -207,7 +207,7 @@ def test_the_loss_is_that_of_transformers() -> None:
         input_ids=batch.inputs.ids, attention_mask=batch.inputs.mask, labels=labels
     ).loss
     assert torch.allclose(ours, expected, atol=1e-5)
-    measured = measure_loss(model_of(spec, state), spec, blocks, 0, Run(device="cpu"))
+    measured = measure_loss(build_model(spec, state), spec, blocks, 0, Run(device="cpu"))
     assert measured == pytest.approx(float(expected.detach()), abs=1e-5)
 
 
@@ -215,8 +215,8 @@ def test_pieces_of_a_batch_have_its_gradient() -> None:
     """A block of one word predicts none."""
     spec = Gpt2Spec(layers=1, width=16, heads=2, classes=0, vocabulary=40, positions=8, pad_token=0)
     blocks = np.array([[3, 4, 5, 1, 9, 6, 8, 2], [1] + 7 * [0], [7, 8] + 6 * [0], [9] * 8])
-    objective = NextWord(model_of(spec, initial(spec, seed=0)), spec)
-    check_split(objective, as_batch(blocks, 0, np.arange(4)), CLASS_LOSS)
+    objective = NextWord(build_model(spec, initialise(spec, seed=0)), spec)
+    check_split(objective, make_batch(blocks, 0, np.arange(4)), CLASS_LOSS)
 
 
 def test_a_trained_model_is_an_ancestry_model_that_transformers_opens(

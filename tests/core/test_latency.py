@@ -83,5 +83,5 @@ def test_a_model_and_its_file_are_timed_in_turns_without_the_warm_up(
     clock = Clock()
     monkeypatch.setattr(runtimes, "time", clock)
     model, runner = (clock.spend(slow_at_first(unit)) for unit in (1.0, 0.1))
-    latencies = runtimes._latencies(Model(model), runner, torch.zeros(1, 3, 8, 8))
+    latencies = runtimes._measure_latencies(Model(model), runner, torch.zeros(1, 3, 8, 8))
     assert latencies == pytest.approx((15.5, 1.55))

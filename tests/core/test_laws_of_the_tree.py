@@ -23,7 +23,7 @@ import learngene_zoo
 from learngene_zoo.cli.main import TABLE, main
 from learngene_zoo.method.contract import METHODS
 from learngene_zoo.settings import to_json
-from learngene_zoo.testing import tiny_ancestry
+from learngene_zoo.testing import make_tiny_ancestry
 
 ROOT = Path(learngene_zoo.__file__).resolve().parents[1]
 FILES = [
@@ -166,7 +166,7 @@ def test_a_smoke_preset_looks_at_a_few_images(name: str) -> None:
     method = METHODS.load(name)
     if "smoke" not in method.presets:
         pytest.skip("this method has none")
-    spec = tiny_ancestry().spec
+    spec = make_tiny_ancestry().spec
     specs = (
         [spec, spec.with_(width=2 * spec.width, heads=2 * spec.heads)]
         if name == "snnet"

@@ -14,9 +14,9 @@ import torch
 from safetensors.torch import save_file
 
 from learngene_zoo.errors import BadFile
-from learngene_zoo.families.tensors import initial
-from learngene_zoo.families.timm_config import architecture
-from learngene_zoo.pretrained.ancestry import Ancestry, ancestry_spec, open_ancestry
+from learngene_zoo.families.tensors import initialise
+from learngene_zoo.families.timm_config import find_architecture
+from learngene_zoo.pretrained.ancestry import Ancestry, open_ancestry, read_ancestry_spec
 from learngene_zoo.pretrained.layouts import choose_tensors
 from learngene_zoo.pretrained.timm_model import open_model
 
@@ -201,12 +201,12 @@ def test_positions_of_another_grid_are_resampled_and_that_is_said_but_patches_ne
 
 @pytest.mark.parametrize("classes", [0, 7])
 def test_a_file_says_itself_how_many_classes_it_has(classes: int, tmp_path: Path) -> None:
-    spec = architecture("vit_tiny_patch16_224")
+    spec = find_architecture("vit_tiny_patch16_224")
     assert spec is not None
-    state = dict(initial(spec.with_(classes=classes), seed=0))
+    state = dict(initialise(spec.with_(classes=classes), seed=0))
     save_file(with_prefix(state, "module."), tmp_path / "vit.safetensors")
     source = f"{tmp_path / 'vit.safetensors'}#{NAME}"
-    assert open_ancestry(source).spec.classes == ancestry_spec(source).classes == classes
+    assert open_ancestry(source).spec.classes == read_ancestry_spec(source).classes == classes
 
 
 def test_clip_is_named_by_what_is_left_out() -> None:

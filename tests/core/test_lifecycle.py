@@ -17,9 +17,9 @@ from learngene_zoo.artifacts.descendant import assemble
 from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.artifacts.records import LearngeneConfig, TargetTask
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.families.tensors import initial
+from learngene_zoo.families.tensors import initialise
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.method.contract import METHODS, family
+from learngene_zoo.method.contract import METHODS, list_members
 from learngene_zoo.method.sizes import Budget, Target
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
@@ -32,7 +32,7 @@ DEIT = ("timm:deit_base_patch16_224",)
 
 def learngene(**fields: object) -> Learngene:
     config = LearngeneConfig(method="lsamd", spec=SPEC, details={"kept": [1, 3]}, **fields)  # type: ignore[arg-type]
-    return Learngene(config=config, state=select_base_blocks(initial(SPEC, 0), SPEC, [1, 3]))
+    return Learngene(config=config, state=select_base_blocks(initialise(SPEC, 0), SPEC, [1, 3]))
 
 
 @pytest.mark.parametrize("init", ["timm", "fan_in"])
@@ -40,7 +40,7 @@ def test_a_model_from_scratch_starts_from_a_seed_of_its_own(init: str) -> None:
     model = lifecycle.train(
         "digits", spec=SPEC, recipe=Recipe(epochs=0), init=init, run=Run(seed=3)
     )  # type: ignore[arg-type]
-    initial_state = initial(SPEC.with_(classes=10), derive_seed(3, "init"), init)  # type: ignore[arg-type]
+    initial_state = initialise(SPEC.with_(classes=10), derive_seed(3, "init"), init)  # type: ignore[arg-type]
     assert model.spec == SPEC.with_(classes=10)
     assert all(torch.equal(model.state[name], initial_state[name]) for name in initial_state)
 
@@ -53,9 +53,9 @@ def test_a_plan_begins_with_the_smallest() -> None:
     outlined = method.extractor.outline(
         [lifecycle.plan("scratch", ancestries=DEIT)[-1].spec.with_(layers=12)]
     )
-    assert [member.cost() for member in family(outlined, method.expander, Target())] != sorted(
-        costs
-    ), "or it shows nothing"
+    assert [
+        member.cost() for member in list_members(outlined, method.expander, Target())
+    ] != sorted(costs), "or it shows nothing"
 
 
 @pytest.mark.parametrize(

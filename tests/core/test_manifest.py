@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from learngene_zoo.errors import BadFile, Unavailable, ZooError
-from learngene_zoo.hub.manifest import FileRecord, manifest_of, read_manifest
+from learngene_zoo.hub.manifest import FileRecord, make_manifest, read_manifest
 
 TEXT = b"some bytes"
 RECORD = FileRecord(sha256=hashlib.sha256(TEXT).hexdigest(), bytes=len(TEXT))
@@ -18,7 +18,7 @@ FILES = {"config.json": RECORD, "layers-7/config.json": RECORD}
 
 
 def write_manifest(place: Path, files: dict[str, FileRecord], **changes: Any) -> Path:
-    data = {**manifest_of(files).json(), **changes}
+    data = {**make_manifest(files).json(), **changes}
     (place / "manifest.json").write_text(
         json.dumps({name: value for name, value in data.items() if value is not None})
     )

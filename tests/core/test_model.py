@@ -10,7 +10,13 @@ import torch
 
 from learngene_zoo.errors import BadFile, Unavailable
 from learngene_zoo.families import tensors as models
-from learngene_zoo.families.tensors import allocate_tensors, check_state, initial, model_of, shapes
+from learngene_zoo.families.tensors import (
+    allocate_tensors,
+    build_model,
+    check_state,
+    get_shapes,
+    initialise,
+)
 from learngene_zoo.families.vit.spec import TABLE, ViTSpec
 
 TINY = ViTSpec(layers=2, width=32, heads=4, image_size=32, patch_size=8, classes=5)
@@ -36,9 +42,9 @@ def memory(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
 
 
 def test_the_memory_is_the_models_own(memory: str) -> None:
-    state = initial(LARGE, 0)
+    state = initialise(LARGE, 0)
     before = {name: tensor.clone() for name, tensor in state.items()}
-    first, second = model_of(LARGE, state), model_of(LARGE, state)
+    first, second = build_model(LARGE, state), build_model(LARGE, state)
     with torch.no_grad():
         for tensor in first.parameters():
             tensor.fill_(7.0)
@@ -49,21 +55,21 @@ def test_the_memory_is_the_models_own(memory: str) -> None:
 def test_blocks_that_share_their_source_do_not_share_memory(memory: str) -> None:
     single = {
         TABLE.inner_name(name): tensor
-        for name, tensor in initial(LARGE, 0).items()
+        for name, tensor in initialise(LARGE, 0).items()
         if TABLE.block_of(name) == 0
     }
     twice = {
         name: single[TABLE.inner_name(name)] if TABLE.block_of(name) is not None else t
-        for name, t in initial(LARGE, 0).items()
+        for name, t in initialise(LARGE, 0).items()
     }
-    model = model_of(LARGE, twice)
+    model = build_model(LARGE, twice)
     with torch.no_grad():
         model.blocks[0].mlp.fc1.weight.zero_()
     assert model.blocks[1].mlp.fc1.weight.abs().sum() > 0
 
 
 def test_every_parameter_is_an_ordinary_tensor(memory: str) -> None:
-    model = model_of(LARGE, initial(LARGE, 0))
+    model = build_model(LARGE, initialise(LARGE, 0))
     places = set()
     for name, tensor in model.named_parameters():
         storage = tensor.untyped_storage()
@@ -75,11 +81,11 @@ def test_every_parameter_is_an_ordinary_tensor(memory: str) -> None:
         assert (storage.nbytes(), tensor.storage_offset()) == (4 * tensor.numel(), 0), name
         assert storage.data_ptr() % 64 == 0, name
         places.add(storage.data_ptr())
-    assert len(places) == len(shapes(LARGE))
+    assert len(places) == len(get_shapes(LARGE))
 
 
 def test_it_trains_copies_pickles_and_moves_into_shared_memory(memory: str) -> None:
-    model = model_of(LARGE, initial(LARGE, 0))
+    model = build_model(LARGE, initialise(LARGE, 0))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
     model(IMAGES_BCHW).square().sum().backward()
     optimizer.step()
@@ -96,19 +102,19 @@ def test_it_trains_copies_pickles_and_moves_into_shared_memory(memory: str) -> N
 
 
 def test_the_memory_outlives_the_model(memory: str) -> None:
-    state = initial(LARGE, 0)
-    weight = model_of(LARGE, state).blocks[1].mlp.fc2.weight
-    others = [model_of(LARGE, initial(LARGE, seed)) for seed in (1, 2, 3)]
+    state = initialise(LARGE, 0)
+    weight = build_model(LARGE, state).blocks[1].mlp.fc2.weight
+    others = [build_model(LARGE, initialise(LARGE, seed)) for seed in (1, 2, 3)]
     assert all(not torch.equal(weight, other.blocks[1].mlp.fc2.weight) for other in others)
     assert torch.equal(weight, state["blocks.1.mlp.fc2.weight"])
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_any_precision_in_and_out(dtype: torch.dtype) -> None:
-    state = initial(LARGE, 0)
+    state = initialise(LARGE, 0)
     stored = {name: tensor.to(dtype) for name, tensor in state.items()}
-    assert all(tensor.dtype == torch.float32 for tensor in model_of(LARGE, stored).parameters())
-    narrow = model_of(LARGE, state, dtype=dtype)
+    assert all(tensor.dtype == torch.float32 for tensor in build_model(LARGE, stored).parameters())
+    narrow = build_model(LARGE, state, dtype=dtype)
     assert all(torch.equal(tensor, stored[name]) for name, tensor in narrow.state_dict().items())
 
 
@@ -134,13 +140,13 @@ def test_any_precision_in_and_out(dtype: torch.dtype) -> None:
     ],
 )
 def test_loading_is_strict(change: object, message: str) -> None:
-    state = dict(initial(TINY, 0))
+    state = dict(initialise(TINY, 0))
     change(state)  # type: ignore[operator]
     with pytest.raises(BadFile, match=message) as error:
         check_state(state, TINY, "FILE")
     assert str(error.value).startswith("FILE")
     with pytest.raises(BadFile, match=message):
-        model_of(TINY, state)
+        build_model(TINY, state)
 
 
 def test_tensors_that_no_memory_holds_are_refused_before_they_are_asked_for() -> None:
@@ -148,7 +154,7 @@ def test_tensors_that_no_memory_holds_are_refused_before_they_are_asked_for() ->
     with pytest.raises(
         Unavailable, match=r"these tensors need \S+TB, and this machine has \S+ of memory"
     ):
-        initial(huge, 0)
+        initialise(huge, 0)
     with pytest.raises(Unavailable, match="choose a smaller size"):
-        allocate_tensors(shapes(huge), torch.float16)
-    assert set(initial(huge, 0, names=["norm.weight"])) == {"norm.weight"}
+        allocate_tensors(get_shapes(huge), torch.float16)
+    assert set(initialise(huge, 0, names=["norm.weight"])) == {"norm.weight"}

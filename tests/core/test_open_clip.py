@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.spec import View
 from learngene_zoo.pretrained import from_open_clip as open_clip
-from learngene_zoo.pretrained.ancestry import ancestry_spec, open_ancestry
+from learngene_zoo.pretrained.ancestry import open_ancestry, read_ancestry_spec
 
 IMAGES_BCHW = torch.linspace(-1, 1, 2 * 3 * 32 * 32).view(2, 3, 32, 32)
 TINY = {"depth": 2, "embed_dim": 32, "num_heads": 2, "patch_size": 8, "img_size": 32}
@@ -85,7 +85,7 @@ def write(
 def test_the_answers_are_those_of_the_tower(tmp_path: Path, vision: dict[str, Any]) -> None:
     model = tower(vision)
     ancestry = open_ancestry(str(write(tmp_path, vision, model)))
-    assert ancestry.spec == ancestry_spec(str(tmp_path))
+    assert ancestry.spec == read_ancestry_spec(str(tmp_path))
     assert ancestry.spec.classes == (24 if vision in (EVA, PERCEPTION, MOBILE) else 0)
     with torch.no_grad():
         assert torch.equal(ancestry.model()(IMAGES_BCHW), model(IMAGES_BCHW))
@@ -124,10 +124,10 @@ def test_a_config_of_timms_beside_it_comes_first(tmp_path: Path) -> None:
     ):
         (tmp_path / "config.json").write_text(config)
         if opens:
-            assert ancestry_spec(str(tmp_path)).width == 192
+            assert read_ancestry_spec(str(tmp_path)).width == 192
         else:  # of the two formats that could be meant, open_clip's is the one that can say more
             with pytest.raises(BadFile, match="layers is 'many'"):
-                ancestry_spec(str(tmp_path))
+                read_ancestry_spec(str(tmp_path))
 
 
 @pytest.mark.parametrize(

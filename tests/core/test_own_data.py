@@ -30,7 +30,7 @@ from learngene_zoo.errors import BadFile, TrainingWarning, WrongCall
 from learngene_zoo.method.contract import METHODS
 from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks.catalogue import _find_missing
-from learngene_zoo.testing import tiny_ancestry
+from learngene_zoo.testing import make_tiny_ancestry
 
 RECIPE = Recipe(epochs=0)
 
@@ -106,7 +106,7 @@ def test_a_copy_is_known_wherever_it_lies_and_from_every_folder(
 def test_what_was_made_in_memory_is_known_in_its_session(place: Path) -> None:
     model = make_model(out=None)
     assert lg.evaluate(model).images > 0
-    assert not (own_data._folder() / own_data.FILE).exists()
+    assert not (own_data._find_folder() / own_data.FILE).exists()
     forget_session()
     with pytest.raises(WrongCall, match="opened only if you name it: add --task folder:mine"):
         lg.evaluate(model)
@@ -449,7 +449,7 @@ def test_a_reference_is_located(place: Path, reference: str, location: str) -> N
 
 
 def test_no_data_is_assumed_for_a_model_of_somebody_elses_ancestry_model(tmp_path: Path) -> None:
-    tiny = tiny_ancestry()
+    tiny = make_tiny_ancestry()
     record = {"source": "timm:vit_tiny_patch16_224", "license": "apache-2.0"}
     model = replace_fields(
         assemble(tiny.spec, {}, seed=0), task=None, provenance={"ancestries": [record]}

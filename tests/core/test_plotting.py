@@ -29,7 +29,7 @@ def test_long_names_keep_their_beginning_and_end() -> None:
 
 def test_axes_stand_where_their_inches_say() -> None:
     figure = plotting.new_figure(10, 5)
-    axes = plotting.axes_at(figure, 1, 2, 4, 2.5)
+    axes = plotting.add_axes(figure, 1, 2, 4, 2.5)
     assert axes.get_position().bounds == pytest.approx((0.1, 0.4, 0.4, 0.5))
 
 
@@ -49,7 +49,7 @@ def test_the_suffix_decides_and_the_file_is_reproducible(
         with plotting.style():
             figure, (panel,) = plotting.subplots(1, 1, (2, 2))
             panel.plot([0, 1], [0, 1], label="line", **plotting.mark(0))
-            plotting.legend(figure, [panel], 2)
+            plotting.draw_legend(figure, [panel], 2)
         plotting.save(plotting.settle(figure), file)
     assert files[0].read_bytes().startswith(magic)
     assert files[0].read_bytes() == files[1].read_bytes()

@@ -19,8 +19,8 @@ from learngene_zoo.runs.progress import (
     mark_printed,
     print_activities,
     print_note,
-    progress,
     report_activity,
+    show_progress,
 )
 
 
@@ -41,7 +41,7 @@ def test_a_long_step_prints_lines_about_itself_and_how_far_it_is(
     period: float, capsys: Any
 ) -> None:
     with print_activities(), report_activity("extract"):
-        for number in progress(range(3), "solving blocks", False):
+        for number in show_progress(range(3), "solving blocks", False):
             time.sleep(0.3 if number == 1 else 0)
     lines = capsys.readouterr().err.splitlines()
     assert 2 <= len(lines) <= 6
@@ -105,7 +105,7 @@ def test_a_script_names_what_it_waits_for_in_one_line(
 
 def test_a_quick_step_prints_nothing(capsys: Any) -> None:
     with print_activities(), report_activity("evaluate"):
-        assert list(progress("abc", "letters", False)) == ["a", "b", "c"]
+        assert list(show_progress("abc", "letters", False)) == ["a", "b", "c"]
         time.sleep(0.05)
     assert capsys.readouterr().err == ""
 
@@ -144,14 +144,14 @@ def test_without_rich_there_are_lines_in_place_of_the_bar(
 ) -> None:
     for name in [*(name for name in sys.modules if name.split(".")[0] == "rich"), "rich"]:
         monkeypatch.setitem(sys.modules, name, None)
-    for number in progress(range(2), "solving", True):
+    for number in show_progress(range(2), "solving", True):
         time.sleep(0.12 * number)
     assert "solving 1/2, 0s" in capsys.readouterr().err
 
 
 def test_a_pass_that_is_left_early_is_forgotten(period: float, capsys: Any) -> None:
     with print_activities():
-        for _ in progress(range(5), "left", False):
+        for _ in show_progress(range(5), "left", False):
             break
         time.sleep(0.12)
     assert capsys.readouterr().err == ""
@@ -190,7 +190,7 @@ def test_an_interrupted_pass_takes_no_note_from_the_next_command(
     monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     monkeypatch.setattr(progress_module, "_draw_bar", lambda items, title: None)
-    left = progress(range(2), "left", True)  # its traceback may keep it alive
+    left = show_progress(range(2), "left", True)  # its traceback may keep it alive
     next(left)
     for _ in range(2):
         with print_activities(is_command=True):

@@ -17,14 +17,14 @@ from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.eva import host
 from learngene_zoo.families.eva.names import ARCHITECTURES, spec_values
 from learngene_zoo.families.eva.spec import EvaSpec
-from learngene_zoo.families.family import cost
+from learngene_zoo.families.family import count_cost
 from learngene_zoo.families.spec import PictureSpec, Segment
 from learngene_zoo.families.surgery import map_axes
-from learngene_zoo.families.tensors import initial, model_of, shapes, state_of
+from learngene_zoo.families.tensors import build_model, get_shapes, get_state_dict, initialise
 from learngene_zoo.families.vit.host import spec_of
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.lifecycle.comparison import flop_counter
-from learngene_zoo.pretrained.ancestry import ancestry_spec
+from learngene_zoo.lifecycle.comparison import make_flop_counter
+from learngene_zoo.pretrained.ancestry import read_ancestry_spec
 from learngene_zoo.settings import from_json, to_json
 
 TINY: dict[str, Any] = {"layers": 4, "width": 32, "heads": 4, "image_size": 32, "patch_size": 8}
@@ -62,13 +62,13 @@ several = pytest.mark.parametrize("spec", MODELS.values(), ids=MODELS)
 
 @several
 def test_tensors_spec_and_cost_are_those_of_the_built_model(spec: PictureSpec) -> None:
-    model = model_of(spec, initial(spec, 0))
-    assert [(name, tuple(tensor.shape)) for name, tensor in state_of(model).items()] == list(
-        shapes(spec).items()
+    model = build_model(spec, initialise(spec, 0))
+    assert [(name, tuple(tensor.shape)) for name, tensor in get_state_dict(model).items()] == list(
+        get_shapes(spec).items()
     )
-    assert cost(spec).params == sum(tensor.numel() for tensor in model.parameters())
+    assert count_cost(spec).params == sum(tensor.numel() for tensor in model.parameters())
     read = host.spec_of(model) if isinstance(spec, EvaSpec) else spec_of(model)
-    assert shapes(read) == shapes(spec)
+    assert get_shapes(read) == get_shapes(spec)
     assert [(part.heads, part.heads_width, part.hidden) for part in read.segments] == [
         (part.heads, part.heads_width, part.hidden) for part in spec.segments
     ]
@@ -81,15 +81,17 @@ def test_tensors_spec_and_cost_are_those_of_the_built_model(spec: PictureSpec) -
 def test_flops_of_the_matrices_are_counted(spec: PictureSpec) -> None:
     flops = {}
     for spec_of_depth in (spec, replace(spec, front=(), layers=1)):  # type: ignore[call-arg]
-        model = model_of(spec_of_depth, initial(spec_of_depth, 0)).eval().requires_grad_(False)
+        model = (
+            build_model(spec_of_depth, initialise(spec_of_depth, 0)).eval().requires_grad_(False)
+        )
         for block in model.blocks:
             block.attn.fused_attn = False  # the counter sees its two products
         if model.attn_pool is not None:
             model.attn_pool.fused_attn = False
-        with flop_counter() as counter, torch.no_grad():
+        with make_flop_counter() as counter, torch.no_grad():
             model(IMAGES_BCHW[:1])
         flops[spec_of_depth.layers] = counter.get_total_flops() // 2
-        flops[-spec_of_depth.layers] = cost(spec_of_depth).flops
+        flops[-spec_of_depth.layers] = count_cost(spec_of_depth).flops
     norms = 5 * 2 * spec.tokens * spec.width * (spec.layers - 1)
     assert flops[-4] - flops[-1] == flops[4] - flops[1] + norms
 
@@ -98,13 +100,13 @@ def test_flops_of_the_matrices_are_counted(spec: PictureSpec) -> None:
 def test_heads_that_nothing_reads_may_as_well_be_gone(name: str) -> None:
     """A model without a head equals the full model whose projection ignores this head."""
     spec, narrow = PLAIN[name], NARROW[name]
-    full = dict(initial(spec, 0, "fan_in"))
+    full = dict(initialise(spec, 0, "fan_in"))
     cut = map_axes(full, spec, {"heads": [0, 1, 3]})
     for block in range(spec.layers):
         full[f"blocks.{block}.attn.proj.weight"][:, 16:24] = 0
     with torch.no_grad():
         got, wanted = (
-            model_of(shape, state).eval()(IMAGES_BCHW)
+            build_model(shape, state).eval()(IMAGES_BCHW)
             for shape, state in ((narrow, cut), (spec, full))
         )
     assert (got - wanted).abs().max() < 1e-6
@@ -114,20 +116,20 @@ def test_heads_that_nothing_reads_may_as_well_be_gone(name: str) -> None:
 @several
 def test_a_saved_one_is_opened_by_timm_and_by_us(tmp_path: Path, spec: PictureSpec) -> None:
     model = Descendant(
-        spec=spec, state=initial(spec, 0, "fan_in"), provenance={"method": "scratch"}
+        spec=spec, state=initialise(spec, 0, "fan_in"), provenance={"method": "scratch"}
     )
     model.save(tmp_path / "m")
     assert load_descendant(tmp_path / "m").spec == spec
     opened = timm.create_model(f"local-dir:{tmp_path / 'm'}", pretrained=True).eval()
     with torch.no_grad():
-        assert torch.equal(opened(IMAGES_BCHW), model_of(spec, model.state).eval()(IMAGES_BCHW))
+        assert torch.equal(opened(IMAGES_BCHW), build_model(spec, model.state).eval()(IMAGES_BCHW))
     with pytest.raises(WrongCall, match="a model whose blocks were pruned"):
-        ancestry_spec(str(tmp_path / "m"))
+        read_ancestry_spec(str(tmp_path / "m"))
 
 
 def test_pruned_models_may_be_dense() -> None:
     spec = UNEVEN["dinov3"].with_(dense=True)
-    model = model_of(spec, initial(spec, 0)).eval()
+    model = build_model(spec, initialise(spec, 0)).eval()
     assert model(IMAGES_BCHW).shape == (2, 5, 32, 32)
     assert host.spec_of(model).dense
 

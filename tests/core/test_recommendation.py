@@ -27,7 +27,7 @@ from learngene_zoo.lifecycle.recommendation import (
 from learngene_zoo.method.sizes import Budget, Member
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import open_task
-from learngene_zoo.testing import tiny_task
+from learngene_zoo.testing import make_tiny_task
 from learngene_zoo.training import probes
 from learngene_zoo.training.probes import Features, is_right_left_out
 
@@ -97,7 +97,7 @@ def test_the_best_is_first_and_the_others_are_told_by_paired_differences() -> No
     heard: list[str] = []
     ranking = rank_descendants(
         map(build_candidate, range(4)),
-        tiny_task(),
+        make_tiny_task(),
         RUN,
         images=None,
         report=lambda name, member, value: heard.append(name),

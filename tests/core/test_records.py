@@ -21,7 +21,7 @@ from learngene_zoo.artifacts.records import (
     Provenance,
     TargetTask,
     TaskRecord,
-    joint_licence,
+    join_licences,
 )
 from learngene_zoo.bench.results.rows import Row
 from learngene_zoo.cli.main import main
@@ -30,7 +30,7 @@ from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.method.contract import METHODS
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import from_json, to_json, with_settings
-from learngene_zoo.testing.laws import tiny_ancestry
+from learngene_zoo.testing.laws import make_tiny_ancestry
 
 SPEC = ViTSpec(layers=2, width=16, heads=2, classes=2, image_size=16, patch_size=8)
 RECORD = AncestryRecord(source="timm:x", spec=SPEC, revision="a" * 40, sha256="0" * 64)
@@ -187,7 +187,7 @@ def test_tensors_that_are_no_numbers_to_compute_with_are_refused_when_opened(
 def test_a_learngene_whose_file_lacks_a_tensor_is_refused_and_not_filled_up(tmp_path: Path) -> None:
     name = "blocks.1.mlp.fc2.weight"
     extractor = with_settings(METHODS.load("lsamd").extractor, {"keep": (1, 2)})
-    learngene = extractor([tiny_ancestry()], [], Run()).with_config(method="lsamd")
+    learngene = extractor([make_tiny_ancestry()], [], Run()).with_config(method="lsamd")
     folder = learngene.save(tmp_path / "learngene")
     full = dict(load_learngene(folder).state)
     save_file(
@@ -226,7 +226,7 @@ def test_the_number_of_the_format_is_1(learngene: Path, model: Path) -> None:
     ],
 )
 def test_the_licence_of_several_works(licences: list[str], joint: str) -> None:
-    assert joint_licence(licences) == joint
+    assert join_licences(licences) == joint
 
 
 @pytest.mark.parametrize("value", ["a" * 39, "a" * 41, "a" * 40 + "\n", "A" * 40, "g" * 40])

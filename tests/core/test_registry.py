@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from learngene_zoo import registry
-from learngene_zoo.cli.doctor import _plugins
+from learngene_zoo.cli.doctor import _check_plugins
 from learngene_zoo.cli.main import main
 from learngene_zoo.errors import BadFile, BadPlugin, WrongCall
 from learngene_zoo.method.contract import METHODS
@@ -77,7 +77,7 @@ def test_the_methods_in_tree_are_found_and_load() -> None:
 
 
 def test_a_checkout_takes_its_own_table_before_that_of_an_installed_version(site: Path) -> None:
-    if not registry.checkout_tables():
+    if not registry.read_checkout_tables():
         pytest.skip("not a checkout")
     before = METHODS.references()
     install(site, "learngene-zoo", "lsamd = lgzoo_older:LSAMD\nforgotten = lgzoo_older:FORGOTTEN")
@@ -203,7 +203,7 @@ def test_one_reference_found_twice_is_one_method(site: Path) -> None:
 
 
 def test_a_checkout_without_metadata_has_the_same_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    if not registry.checkout_tables():
+    if not registry.read_checkout_tables():
         pytest.skip("the package does not lie in a checkout")
     everything = METHODS.references()
     monkeypatch.setattr(registry, "entry_points", lambda: EntryPoints())
@@ -219,7 +219,7 @@ def test_another_projects_table_is_not_read(
         f'[project]\nname = "other"\n[project.entry-points."{METHODS.group}"]\nx = "y:z"\n'
     )
     monkeypatch.setattr(registry, "__file__", str(tmp_path / "learngene_zoo" / "registry.py"))
-    assert registry.checkout_tables() == {}
+    assert registry.read_checkout_tables() == {}
 
 
 def test_a_variable_restricts_the_plugins(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -321,7 +321,9 @@ def test_packages_that_claim_one_name_are_named_and_one_can_be_chosen(
             result = lgzoo(line)
             assert (result.exit_code, result.stderr) == (1, f"error: {says}\n"), line
         assert lgzoo("list methods").stderr.count("cannot be used") == 1
-        assert [row["found"] for row in _plugins() if row["what"] == "method shared"] == [says]
+        assert [row["found"] for row in _check_plugins() if row["what"] == "method shared"] == [
+            says
+        ]
     monkeypatch.setenv("LGZOO_PLUGINS", "zoo_shared,scratch")
     assert lgzoo("show shared").exit_code == 0
 
@@ -434,7 +436,7 @@ def test_a_setting_with_the_option_of_every_method_is_refused(
     )
     result = lgzoo(line)
     assert (result.exit_code, result.stderr) == (1, f"error: {says}\n")
-    [row] = [row for row in _plugins() if row["found"] == says]
+    [row] = [row for row in _check_plugins() if row["found"] == says]
     assert (row["what"], row["status"]) == (f"method {name}", "bad")
     assert lgzoo("extract --help").exit_code == 0
 

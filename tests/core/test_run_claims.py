@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from claims_toy import row, write_claim
 
-from learngene_zoo.bench.claims.cells import tuning_cells
+from learngene_zoo.bench.claims.cells import list_tuning_cells
 from learngene_zoo.bench.claims.file import load_claim
 from learngene_zoo.bench.claims.verdict import judge
 from learngene_zoo.bench.results.rows import RESULTS, read_rows
@@ -27,7 +27,7 @@ def test_an_interrupted_claim_continues_in_another_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     claim = load_claim(write_claim(tmp_path))
-    first, second, failed, *_ = tuning_cells(claim)
+    first, second, failed, *_ = list_tuning_cells(claim)
     kept, build = tmp_path / "kept", tmp_path / "build"
     seen: list[set[str]] = []
 
@@ -73,7 +73,7 @@ def test_rows_of_decided_claims_are_not_used(tmp_path: Path) -> None:
     claim = load_claim(write_claim(tmp_path))
     kept, build = tmp_path / "kept", tmp_path / "build"
     kept.mkdir()
-    row_of_old = row(tuning_cells(claim)[0], 0.5)
+    row_of_old = row(list_tuning_cells(claim)[0], 0.5)
     (kept / RESULTS).write_text(json.dumps(to_json(row_of_old)) + "\n", encoding="utf-8")
     run_claims.restore_results(claim, kept, build)
     assert not (build / RESULTS).exists()

@@ -23,7 +23,7 @@ from learngene_zoo.bench.running import extraction
 from learngene_zoo.bench.running.extraction import extract_once
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.runs import cache
-from learngene_zoo.runs.cache import measure_cost_alone, once
+from learngene_zoo.runs.cache import compute_once, measure_cost_alone
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Json
 from learngene_zoo.storage import StateDict
@@ -91,7 +91,7 @@ def student(settings: Settings, run: Run) -> tuple[StateDict, Json]:
 
 
 def outer(settings: Settings, run: Run) -> tuple[StateDict, Json]:
-    once(run.part("inner"), "toy.student", student, Settings())
+    compute_once(run.part("inner"), "toy.student", student, Settings())
     return COMPUTATIONS[0](run)
 
 
@@ -109,7 +109,7 @@ def run_in(folder: Path, name: str, seed: int = 0) -> Run:
 def test_what_two_runs_need_is_computed_once(tmp_path: Path) -> None:
     computation = set_computation(Computation())
     first, again = (
-        once(run_in(tmp_path, name), "toy.teacher", teacher, Settings()) for name in "ab"
+        compute_once(run_in(tmp_path, name), "toy.teacher", teacher, Settings()) for name in "ab"
     )
     assert len(computation.calls) == 1
     assert torch.equal(first.state["x"], again.state["x"])
@@ -120,16 +120,18 @@ def test_what_two_runs_need_is_computed_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        lambda folder: once(run_in(folder, "b"), "toy.teacher", teacher, Settings(lr=2.0)),
-        lambda folder: once(run_in(folder, "b"), "toy.student", student, Settings()),
-        lambda folder: once(run_in(folder, "b", seed=1), "toy.teacher", teacher, Settings()),
-        lambda folder: once(
+        lambda folder: compute_once(run_in(folder, "b"), "toy.teacher", teacher, Settings(lr=2.0)),
+        lambda folder: compute_once(run_in(folder, "b"), "toy.student", student, Settings()),
+        lambda folder: compute_once(
+            run_in(folder, "b", seed=1), "toy.teacher", teacher, Settings()
+        ),
+        lambda folder: compute_once(
             replace(run_in(folder, "b"), precision="bf16"), "toy.teacher", teacher, Settings()
         ),
-        lambda folder: once(
+        lambda folder: compute_once(
             run_in(folder, "b").part("another"), "toy.teacher", teacher, Settings()
         ),
-        lambda folder: once(
+        lambda folder: compute_once(
             replace(run_in(folder, "b"), shared=None), "toy.teacher", teacher, Settings()
         ),
     ],
@@ -137,7 +139,7 @@ def test_what_two_runs_need_is_computed_once(tmp_path: Path) -> None:
 )
 def test_nothing_else_is_shared(tmp_path: Path, other: Callable[[Path], object]) -> None:
     computation = set_computation(Computation())
-    once(run_in(tmp_path, "a"), "toy.teacher", teacher, Settings())
+    compute_once(run_in(tmp_path, "a"), "toy.teacher", teacher, Settings())
     other(tmp_path)
     assert len(computation.calls) == 2
 
@@ -145,7 +147,7 @@ def test_nothing_else_is_shared(tmp_path: Path, other: Callable[[Path], object])
 def test_without_a_place_of_its_own_a_run_still_shares(tmp_path: Path) -> None:
     computation = set_computation(Computation())
     for _ in range(2):
-        once(Run(shared=tmp_path).part("teacher"), "toy.teacher", teacher, Settings())
+        compute_once(Run(shared=tmp_path).part("teacher"), "toy.teacher", teacher, Settings())
     assert len(computation.calls) == 1
 
 
@@ -155,7 +157,9 @@ def test_two_at_once_wait_for_each_other(tmp_path: Path) -> None:
     results: list[Json] = []
 
     def use(name: str) -> None:
-        results.append(once(run_in(tmp_path, name), "toy.teacher", teacher, Settings()).record)
+        results.append(
+            compute_once(run_in(tmp_path, name), "toy.teacher", teacher, Settings()).record
+        )
 
     users = [threading.Thread(target=use, args=(name,)) for name in "ab"]
     users[0].start()
@@ -173,7 +177,7 @@ def test_two_at_once_wait_for_each_other(tmp_path: Path) -> None:
 def test_everyone_is_charged_as_if_alone(tmp_path: Path, clock: Clock) -> None:
     set_computation(Computation(clock, seconds=20))
     for name in "ab":
-        once(run_in(tmp_path, name), "toy.teacher", teacher, Settings())
+        compute_once(run_in(tmp_path, name), "toy.teacher", teacher, Settings())
     maker, taker = (measure_cost_alone(tmp_path / name, tmp_path / "parts") for name in "ab")
     assert maker.images == taker.images == IMAGES
     assert maker.seconds == 0  # it was seen to spend what the part took
@@ -185,7 +189,7 @@ def test_a_shared_part_may_use_another(tmp_path: Path, clock: Clock) -> None:
     COMPUTATIONS[:] = [first, inner]
     for name, lr, seen in (("a", 1, 15), ("b", 2, 5), ("c", 2, 0)):
         began = clock.now
-        once(run_in(tmp_path, name), "toy.outer", outer, Settings(lr=lr))
+        compute_once(run_in(tmp_path, name), "toy.outer", outer, Settings(lr=lr))
         assert clock.now - began == seen
         charged = measure_cost_alone(tmp_path / name, tmp_path / "parts")
         # A part within a part has the outer part's name, hence seed; equal ones of two runs are
@@ -198,11 +202,11 @@ def test_whoever_comes_next_goes_on_after_an_interruption(tmp_path: Path, clock:
     part = set_computation(Computation(clock, seconds=10))
     part.interrupted = True
     with pytest.raises(KeyboardInterrupt):
-        once(run_in(tmp_path, "a"), "toy.teacher", teacher, Settings())
+        compute_once(run_in(tmp_path, "a"), "toy.teacher", teacher, Settings())
     (checkpoint,) = (tmp_path / "parts").rglob("checkpoint-1")
     checkpoint.rmdir()
     part.interrupted = False
-    once(run_in(tmp_path, "b"), "toy.teacher", teacher, Settings())
+    compute_once(run_in(tmp_path, "b"), "toy.teacher", teacher, Settings())
     assert part.calls[0].folder == part.calls[1].folder
     assert part.calls[1].resume
     for name in "ab":  # each spent 10 seconds here, and would have spent 20
@@ -219,13 +223,13 @@ def test_a_part_that_is_done_has_its_cost_and_no_checkpoint_wherever_a_kill_came
     ):  # between its computation and its result, and right after its result
         killed.setattr(cache, "save_result", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            once(run_in(tmp_path, "a"), "toy.teacher", teacher, Settings())
+            compute_once(run_in(tmp_path, "a"), "toy.teacher", teacher, Settings())
     (folder,) = tmp_path.rglob("cost.json")
     assert json.loads(folder.read_text()) == {"seconds": 10}
     shutil.rmtree(folder.parent / "checkpoint-1")
-    once(run_in(tmp_path, "a"), "toy.teacher", teacher, Settings())
+    compute_once(run_in(tmp_path, "a"), "toy.teacher", teacher, Settings())
     (folder.parent / "checkpoint-1").mkdir()
-    once(run_in(tmp_path, "b"), "toy.teacher", teacher, Settings())
+    compute_once(run_in(tmp_path, "b"), "toy.teacher", teacher, Settings())
     assert {path.name for path in folder.parent.iterdir()} == {"done", "cost.json", "metrics.jsonl"}
     assert json.loads(folder.read_text()) == {"seconds": 20}
 
@@ -238,11 +242,11 @@ def test_the_seconds_of_a_run_that_was_interrupted_add_up(tmp_path: Path, clock:
     part = set_computation(Computation(clock, seconds=10))
     part.interrupted = True
     with pytest.raises(KeyboardInterrupt):
-        once(run_in(tmp_path, "a"), "toy.teacher", teacher, Settings())
+        compute_once(run_in(tmp_path, "a"), "toy.teacher", teacher, Settings())
     part.interrupted = False
     for checkpoint in (tmp_path / "parts").rglob("checkpoint-1"):
         checkpoint.rmdir()
-    once(replace(run_in(tmp_path, "a"), resume=True), "toy.teacher", teacher, Settings())
+    compute_once(replace(run_in(tmp_path, "a"), resume=True), "toy.teacher", teacher, Settings())
     assert (
         measure_cost_alone(tmp_path / "a", tmp_path / "parts").seconds == 0
     )  # 20 seconds were seen, and 20 the part took
@@ -255,7 +259,7 @@ def test_in_a_bench_a_learngene_says_what_it_would_have_taken_alone(
 
     def extract(name: str, *, out: Path, run: Run, **settings: object) -> Learngene:
         own = Run(folder=out.with_name(f"{out.name}.run"), seed=run.seed, shared=run.shared)
-        state = once(own.part("teacher"), "toy.teacher", teacher, Settings()).state
+        state = compute_once(own.part("teacher"), "toy.teacher", teacher, Settings()).state
         clock.now += 3
         learngene = Learngene(config=LearngeneConfig(method=name, spec=SPEC), state=state)
         learngene.save(out)

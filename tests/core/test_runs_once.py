@@ -1,4 +1,4 @@
-"""`once`: the arguments are the key, and none can be left out."""
+"""`compute_once`: the arguments are the key, and none can be left out."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from learngene_zoo.runs.cache import Part, key_of, once
+from learngene_zoo.runs.cache import Part, compute_key, compute_once
 from learngene_zoo.runs.run import Run
-from learngene_zoo.testing import tiny_ancestry, tiny_task
+from learngene_zoo.testing import make_tiny_ancestry, make_tiny_task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,26 +48,31 @@ def test_any_change_of_what_is_passed_is_another_key() -> None:
         replace(start, blocks=(1,)),
     ]
     part = Part({}, None, "a")
-    keys = [key_of("toy.work", settings, [], 0) for settings in [start, *changed]]
-    keys += [key_of("toy.other", start, [], 0), key_of("toy.work", start, [], 1)]
+    keys = [compute_key("toy.work", settings, [], 0) for settings in [start, *changed]]
+    keys += [compute_key("toy.other", start, [], 0), compute_key("toy.work", start, [], 1)]
     keys += [
-        key_of("toy.work", start, [value], 0)
+        compute_key("toy.work", start, [value], 0)
         for value in (part, Part({}, None, "b"), "a", ("a",), {"a": 1}, None)
     ]
     keys += [
-        key_of("toy.work", start, [value], 0)
-        for value in (tiny_ancestry(0), tiny_ancestry(1), tiny_task("a"), tiny_task("b"))
+        compute_key("toy.work", start, [value], 0)
+        for value in (
+            make_tiny_ancestry(0),
+            make_tiny_ancestry(1),
+            make_tiny_task("a"),
+            make_tiny_task("b"),
+        )
     ]
     assert len(set(keys)) == len(keys)
-    assert key_of("toy.work", Settings(), [tiny_ancestry(0), Part({}, 5, "a")], 0) == key_of(
-        "toy.work", start, [tiny_ancestry(0), part], 0
-    )
+    assert compute_key(
+        "toy.work", Settings(), [make_tiny_ancestry(0), Part({}, 5, "a")], 0
+    ) == compute_key("toy.work", start, [make_tiny_ancestry(0), part], 0)
 
 
 @pytest.mark.parametrize("value", [torch.zeros(2), object(), {"a": torch.zeros(2)}, [object()]])
 def test_an_input_without_an_identity_is_refused(value: Any) -> None:
     with pytest.raises(TypeError, match="no identity"):
-        key_of("toy.work", Settings(), [value], 0)
+        compute_key("toy.work", Settings(), [value], 0)
 
 
 def wrap(function: Any, hidden: int) -> Any:
@@ -83,14 +88,14 @@ def wrap(function: Any, hidden: int) -> Any:
 def test_a_function_that_carries_more_than_its_arguments_is_refused() -> None:
     hidden = 3
     with pytest.raises(TypeError, match="top of a module"):
-        once(Run(), "toy.work", wrap(work, hidden), Settings())
+        compute_once(Run(), "toy.work", wrap(work, hidden), Settings())
 
     def inner(settings: Settings, run: Run) -> Any:
         return {}, hidden
 
     for function in (inner, lambda settings, run: ({}, 1), partial(work, Settings())):
         with pytest.raises(TypeError, match="top of a module"):
-            once(Run(), "toy.work", function, Settings())
+            compute_once(Run(), "toy.work", function, Settings())
 
 
 def test_the_key_has_no_name_of_a_function_or_class() -> None:
@@ -98,7 +103,7 @@ def test_the_key_has_no_name_of_a_function_or_class() -> None:
     moved = make_dataclass(
         "Renamed", [("steps", int), ("inner", Any), ("blocks", Any)], frozen=True
     )
-    assert key_of("toy.work", moved(3, Inner(), (1, 2)), [], 0) == key_of(
+    assert compute_key("toy.work", moved(3, Inner(), (1, 2)), [], 0) == compute_key(
         "toy.work", Settings(), [], 0
     )
 
@@ -107,19 +112,19 @@ def test_a_part_without_a_name_is_refused() -> None:
     with pytest.raises(
         TypeError, match=r'name of a part is .*expected a string such as "my_method\.train"'
     ):
-        once(Run(), work, Settings())  # type: ignore[arg-type]
+        compute_once(Run(), work, Settings())  # type: ignore[arg-type]
 
 
 def test_runs_that_share_parts_compute_equal_ones_once(tmp_path: Path) -> None:
     CALLS.clear()
     run = [Run(folder=tmp_path / name, shared=tmp_path / "shared").part("p") for name in "abc"]
     first, again = (
-        once(run[0], "toy.work", work, Settings()),
-        once(run[1], "toy.work", work, Settings()),
+        compute_once(run[0], "toy.work", work, Settings()),
+        compute_once(run[1], "toy.work", work, Settings()),
     )
-    third = once(run[2], "toy.work", work, Settings(steps=4))
+    third = compute_once(run[2], "toy.work", work, Settings(steps=4))
     assert [settings.steps for settings in CALLS] == [3, 4]
-    once(replace(run[2], precision="bf16"), "toy.work", work, Settings())
+    compute_once(replace(run[2], precision="bf16"), "toy.work", work, Settings())
     assert [settings.steps for settings in CALLS] == [3, 4, 3]
     assert (first.key, first.record) == (again.key, again.record)
     assert torch.equal(first.state["x"], again.state["x"])
@@ -145,7 +150,7 @@ def test_a_part_has_a_name_and_a_seed_of_its_own(tmp_path: Path) -> None:
 def test_without_resume_a_part_is_computed_anew(tmp_path: Path) -> None:
     CALLS.clear()
     for steps in (3, 4):
-        assert once(
+        assert compute_once(
             Run(folder=tmp_path).part("p"), "toy.work", work, Settings(steps=steps)
         ).record == {"steps": steps}
     assert len(CALLS) == 2
@@ -157,15 +162,15 @@ def test_only_the_first_process_writes(
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", str(rank))
-    part = once(Run(folder=tmp_path).part("p"), "toy.work", work, Settings())
+    part = compute_once(Run(folder=tmp_path).part("p"), "toy.work", work, Settings())
     assert part.record == {"steps": 3}
     assert bool(list(tmp_path.rglob("done"))) is kept
 
 
 def test_a_finished_part_is_loaded_when_its_run_resumes(tmp_path: Path) -> None:
     CALLS.clear()
-    once(Run(folder=tmp_path).part("p"), "toy.work", work, Settings())
-    part = once(Run(folder=tmp_path, resume=True).part("p"), "toy.work", work, Settings())
+    compute_once(Run(folder=tmp_path).part("p"), "toy.work", work, Settings())
+    part = compute_once(Run(folder=tmp_path, resume=True).part("p"), "toy.work", work, Settings())
     assert len(CALLS) == 1
     assert (part.record, part.state["x"].tolist()) == ({"steps": 3}, [3.0, 3.0])
 
@@ -178,7 +183,7 @@ def test_no_two_functions_of_the_tree_share_the_name_of_a_part() -> None:
             if (
                 isinstance(node, ast.Call)
                 and isinstance(node.func, ast.Name)
-                and node.func.id == "once"
+                and node.func.id == "compute_once"
             ):
                 functions.setdefault(ast.unparse(node.args[1]), set()).add(
                     ast.unparse(node.args[2])

@@ -29,14 +29,14 @@ from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.lifecycle.runtimes import (
     BATCHES,
     Exported,
+    collect_metadata,
     export_descendant,
-    metadata,
     open_runner,
 )
 from learngene_zoo.pretrained.exported import is_own_export, open_exported
 from learngene_zoo.pretrained.timm_model import open_model
 from learngene_zoo.runs.run import Run
-from learngene_zoo.testing import tiny_task
+from learngene_zoo.testing import make_tiny_task
 from learngene_zoo.training.evaluate import evaluate as measure
 
 RUN = Run(threads=1)
@@ -171,7 +171,7 @@ def test_a_file_opens_without_us_and_says_what_it_takes_and_answers(
 
 
 def test_int8_is_measured_before_it_is_written(tmp_path: Path) -> None:
-    task, path = replace(tiny_task(classes=5), class_names=NAMES), tmp_path / "model.onnx"
+    task, path = replace(make_tiny_task(classes=5), class_names=NAMES), tmp_path / "model.onnx"
     descendant = model(SPEC.with_(width=64, image_size=task.image_size))
     full = export_descendant(descendant, tmp_path / "whole.onnx", run=RUN)
     exported_file = export_descendant(
@@ -265,7 +265,7 @@ def test_what_timm_made_is_exported_and_says_all_that_is_needed(
     folder = timm_folder(tmp_path / "vit", **TINY)
     exported_file = lifecycle.export(folder, tmp_path / f"model.{suffix}", run=RUN)
     assert exported_file.difference <= 1e-5
-    facts = metadata(open_model(folder))
+    facts = collect_metadata(open_model(folder))
     assert json.loads(facts["labels"]) == list(NAMES)
     assert json.loads(facts["preprocessing"]) == {
         **{
@@ -297,7 +297,7 @@ def test_an_exported_file_is_worth_what_its_model_is(
 
 
 def test_accuracy_and_predictions_of_a_file_are_those_of_the_model(tmp_path: Path) -> None:
-    task = replace(tiny_task(classes=5), class_names=NAMES)
+    task = replace(make_tiny_task(classes=5), class_names=NAMES)
     descendant = model(SPEC.with_(image_size=task.image_size))
     path = export_descendant(descendant, tmp_path / "model.onnx", run=RUN).path
     assert is_own_export(path)

@@ -40,13 +40,13 @@ def test_a_difference_is_accepted_up_to_a_share_of_the_largest_logit(
             return model(shown) + torch.tensor([0.0, far])
 
         if is_accepted:
-            result = runtimes._difference(model, runner, images, dtype)  # type: ignore[arg-type]
+            result = runtimes._measure_difference(model, runner, images, dtype)  # type: ignore[arg-type]
             assert result == pytest.approx(far)
         else:
             with pytest.raises(
                 TrainingFailed, match="logits of the file differ from those of the model by up to"
             ):
-                runtimes._difference(model, runner, images, dtype)  # type: ignore[arg-type]
+                runtimes._measure_difference(model, runner, images, dtype)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -61,12 +61,14 @@ def test_a_file_that_is_wrong_at_one_size_of_a_batch_is_refused(is_wrong, wrong:
         return model(shown) + wrong * is_wrong(len(shown)) if is_wrong(len(shown)) else model(shown)
 
     with pytest.raises(TrainingFailed, match="nothing was written"):
-        runtimes._difference(model, runner, torch.zeros(max(runtimes.BATCHES), 3, 4, 4), "fp32")
+        runtimes._measure_difference(
+            model, runner, torch.zeros(max(runtimes.BATCHES), 3, 4, 4), "fp32"
+        )
 
 
 def test_logits_of_another_shape_are_refused() -> None:
     with pytest.raises(TrainingFailed, match=r"another shape than those of the model \(1 images"):
-        runtimes._difference(
+        runtimes._measure_difference(
             Logits(1.0), lambda shown: torch.zeros(1, 3), torch.zeros(5, 3, 4, 4), "fp32"
         )
 
@@ -76,7 +78,7 @@ def test_a_file_says_everything_that_preprocessing_needs() -> None:
     mean, std = (0.1, 0.2, 0.3), (0.4, 0.5, 0.6)
     view = View(crop_pct=0.5, interpolation="bilinear", crop_mode="squash")
     model = assemble(spec, {}, seed=0, scheme="fan_in", mean=mean, std=std, view=view)
-    assert json.loads(runtimes.metadata(model)["preprocessing"]) == {
+    assert json.loads(runtimes.collect_metadata(model)["preprocessing"]) == {
         "input_size": [3, 16, 16],
         "interpolation": "bilinear",
         "crop_pct": 0.5,

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import torch
 
-from learngene_zoo.seeds import bits, derive_seed, noise, seed_step, uniform
+from learngene_zoo.seeds import derive_seed, draw_bits, draw_noise, draw_uniform, seed_step
 
 
 def test_seeds_never_change() -> None:
@@ -18,22 +18,22 @@ def test_seeds_never_change() -> None:
 
 
 def test_draws_never_change() -> None:
-    assert bits(5, [0, 9], 2).tolist() == [
+    assert draw_bits(5, [0, 9], 2).tolist() == [
         [18074882946671919669, 1952936728445087881],
         [10162353609191618084, 14368328503134740528],
     ]
-    assert uniform(5, [0, 9], 2).astype(np.float64).round(9).tolist() == [
+    assert draw_uniform(5, [0, 9], 2).astype(np.float64).round(9).tolist() == [
         [0.979841352, 0.105868876],
         [0.550902247, 0.778908610],
     ]
-    assert noise(5, [3], 8).tolist() == [[146, 81, 13, 71, 97, 19, 205, 198]]
+    assert draw_noise(5, [3], 8).tolist() == [[146, 81, 13, 71, 97, 19, 205, 198]]
 
 
 def test_a_draw_depends_on_its_key_its_index_and_its_stream_alone() -> None:
-    full = uniform(1, range(1000), 3)
-    assert np.array_equal(uniform(1, [999, 4], 3), full[[999, 4]])
-    assert np.array_equal(uniform(1, range(1000), 1), full[:, :1])
-    assert not (uniform(2, range(1000), 3) == full).any()
+    full = draw_uniform(1, range(1000), 3)
+    assert np.array_equal(draw_uniform(1, [999, 4], 3), full[[999, 4]])
+    assert np.array_equal(draw_uniform(1, range(1000), 1), full[:, :1])
+    assert not (draw_uniform(2, range(1000), 3) == full).any()
     assert 0 <= full.min() < 0.01 < 0.99 < full.max() < 1
     assert abs(full.mean() - 0.5) < 0.02
 

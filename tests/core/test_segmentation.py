@@ -21,7 +21,7 @@ from learngene_zoo import lifecycle, torch_hub
 from learngene_zoo.artifacts.descendant import Descendant, assemble
 from learngene_zoo.errors import BadData, WrongCall
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.method.contract import METHODS, family
+from learngene_zoo.method.contract import METHODS, list_members
 from learngene_zoo.method.sizes import Target
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
@@ -35,9 +35,9 @@ from learngene_zoo.training.objectives import (
     Accuracy,
     MeanIoU,
     Segmentation,
-    metric_for,
-    objective_for,
-    training_images,
+    choose_metric,
+    load_training_images,
+    make_objective,
 )
 from learngene_zoo.training.tuning import tune
 
@@ -222,7 +222,7 @@ def test_masks_that_do_not_fit_are_bad_data(spoil: Any, message: str) -> None:
 @pytest.mark.parametrize("mixing", [{"mixup": 0.2}, {"cutmix": 1.0}])
 def test_masks_are_not_mixed(mixing: dict[str, float]) -> None:
     with pytest.raises(WrongCall, match="cannot mix the masks of blobs"):
-        training_images(task(), task().input_format, Recipe(**mixing), Run())
+        load_training_images(task(), task().input_format, Recipe(**mixing), Run())
 
 
 # --- the loss
@@ -254,7 +254,7 @@ def test_a_batch_in_which_nothing_counts_costs_nothing() -> None:
 
 def test_the_objective_follows_the_task() -> None:
     model = start().model()
-    assert isinstance(objective_for(task(), model, Recipe(), 0), Segmentation)
+    assert isinstance(make_objective(task(), model, Recipe(), 0), Segmentation)
 
 
 # --- the metric
@@ -294,8 +294,8 @@ def test_its_interval_is_as_wide_as_images_differ_and_always_the_same() -> None:
 
 
 def test_the_metric_follows_the_task() -> None:
-    assert isinstance(metric_for(task()), MeanIoU)
-    assert isinstance(metric_for(task(kind="classification")), Accuracy)
+    assert isinstance(choose_metric(task()), MeanIoU)
+    assert isinstance(choose_metric(task(kind="classification")), Accuracy)
     assert (MeanIoU(150).batch_size(512), MeanIoU(6).batch_size(32)) == (1, 256)
 
 
@@ -401,7 +401,7 @@ def test_torch_hub_gives_the_head_that_a_task_needs() -> None:
 
 def test_a_budget_chooses_among_dense_descendants() -> None:
     learngene = lifecycle.extract("scratch")
-    sizes = family(
+    sizes = list_members(
         learngene.config, METHODS.load("scratch").expander, Target(classes=6, dense=True)
     )
     assert all(member.spec.dense for member in sizes)

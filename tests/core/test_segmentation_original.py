@@ -21,7 +21,12 @@ from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.tasks.task import Samples
 from learngene_zoo.training import original
 from learngene_zoo.training.evaluate import evaluate
-from learngene_zoo.training.original import classes_of, evaluate_originals, over_windows, starts
+from learngene_zoo.training.original import (
+    average_windows,
+    evaluate_originals,
+    predict_classes,
+    starts,
+)
 
 VIEW = InputFormat(image_size=16, mean=(0.0,) * 3, std=(1 / 255,) * 3)
 SIZES = ((24, 16), (16, 40), (50, 37), (16, 16))
@@ -115,20 +120,20 @@ def test_logits_are_averaged_where_windows_overlap() -> None:
     def model(images: torch.Tensor) -> torch.Tensor:
         return torch.full((1, 2, 16, 16), next(seen))
 
-    logits, finite = over_windows(model, image, VIEW, torch.device("cpu"))
+    logits, finite = average_windows(model, image, VIEW, torch.device("cpu"))
     assert logits[0, 0].tolist() == [1.0] * 8 + [2.0] * 8 + [3.0] * 8
     assert finite
 
 
 def test_classes_are_enlarged_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     logits = torch.randn(7, 5, 6, generator=torch.Generator().manual_seed(0))
-    full = classes_of(logits, torch.Size((31, 44)))
+    full = predict_classes(logits, torch.Size((31, 44)))
     large = nn.functional.interpolate(
         logits[None], size=(31, 44), mode="bilinear", align_corners=False
     )[0]
     assert torch.equal(full, large.argmax(dim=0))
     monkeypatch.setattr(original, "MAX_LOGITS", 2 * 31 * 44)
-    assert torch.equal(classes_of(logits, torch.Size((31, 44))), full)
+    assert torch.equal(predict_classes(logits, torch.Size((31, 44))), full)
 
 
 def test_processes_share_the_pictures(monkeypatch: pytest.MonkeyPatch) -> None:

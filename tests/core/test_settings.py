@@ -19,7 +19,7 @@ from learngene_zoo.settings import (
     check_bounds,
     fingerprint,
     from_json,
-    settings_of,
+    list_settings,
     to_json,
     with_settings,
 )
@@ -51,7 +51,7 @@ class Record:
 
 
 def test_the_first_nested_settings_have_no_prefix_and_later_ones_have() -> None:
-    assert [s.name for s in settings_of(Outer())] == [
+    assert [s.name for s in list_settings(Outer())] == [
         *("mode", "keep", "quiet", "place", "lr", "steps", "tuning_lr", "tuning_steps")
     ]
 
@@ -62,7 +62,7 @@ def test_a_taken_name_is_prefixed() -> None:
         lr: float = 1.0
         inner: Inner = Inner()
 
-    assert [s.name for s in settings_of(Clash())] == ["lr", "inner_lr", "steps"]
+    assert [s.name for s in list_settings(Clash())] == ["lr", "inner_lr", "steps"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +80,7 @@ def test_later_nested_settings_have_a_prefix_whatever_their_names() -> None:
         training: Inner = Inner()
         schedule: Schedule = Schedule()
 
-    assert [s.name for s in settings_of(Two())] == [
+    assert [s.name for s in list_settings(Two())] == [
         "lr",
         "steps",
         "schedule_warm",
@@ -122,7 +122,7 @@ def test_a_flat_record_is_a_group_in_python_alone() -> None:
     """Its options have no prefix and do not count as the first nested ones; in JSON its keys are
     among the others.
     """
-    names = [s.name for s in settings_of(Grouped())]
+    names = [s.name for s in list_settings(Grouped())]
     assert names == ["quiet", "lr", "steps", "training_lr", "training_steps"]
     changed = with_settings(Grouped(), {"steps": 5})
     assert (changed.group, changed.training) == (Inner(lr=0.5, steps=5), Inner())
@@ -139,7 +139,7 @@ def test_a_flat_record_is_a_group_in_python_alone() -> None:
 
 
 def test_what_an_option_knows() -> None:
-    known = {s.name: s for s in settings_of(Outer())}
+    known = {s.name: s for s in list_settings(Outer())}
     assert known["mode"].choices == ("a", "b")
     assert (
         known["keep"].kind,
@@ -166,7 +166,7 @@ def test_values_that_only_fit_together_are_set_together() -> None:
 
 def test_what_no_option_can_give_is_in_files_alone() -> None:
     spec = ViTSpec(layers=3, width=32, heads=4, front=(Segment(layers=1, width=16, heads=2),))
-    assert "front" not in [setting.name for setting in settings_of(spec)]
+    assert "front" not in [setting.name for setting in list_settings(spec)]
     with pytest.raises(WrongCall, match="front"):
         with_settings(spec, {"front": ()})
     assert with_settings(spec, {"layers": 5}).front == spec.front

@@ -30,14 +30,14 @@ def cards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (folder / name).mkdir(parents=True)
         (folder / name / "config.json").write_text("{}")
     (folder / "empty").mkdir()
-    monkeypatch.setattr(shelf, "cards_folder", lambda: folder)
+    monkeypatch.setattr(shelf, "find_cards_folder", lambda: folder)
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     return folder
 
 
 def test_names_are_the_folders_with_a_config(cards: Path) -> None:
-    assert shelf.names() == ["ancestry-mini", "lsamd-base", "lsamd-mini", "tal-small"]
+    assert shelf.list_names() == ["ancestry-mini", "lsamd-base", "lsamd-mini", "tal-small"]
 
 
 @pytest.mark.parametrize(
@@ -54,10 +54,10 @@ def test_a_card_is_found_by_its_name_or_its_method(cards: Path, reference: str, 
 
 
 def test_a_record_names_a_card_and_not_where_the_shelf_lies(cards: Path) -> None:
-    assert shelf.reference(shelf.find("tal")) == "tal-small"
-    assert shelf.reference(Path("mine/learngene")) == str(Path("mine/learngene"))
-    assert shelf.reference(cards / "empty") == str(cards / "empty")
-    assert shelf.reference(Path("mine/tal-small")) == str(Path("mine/tal-small")), (
+    assert shelf.make_reference(shelf.find("tal")) == "tal-small"
+    assert shelf.make_reference(Path("mine/learngene")) == str(Path("mine/learngene"))
+    assert shelf.make_reference(cards / "empty") == str(cards / "empty")
+    assert shelf.make_reference(Path("mine/tal-small")) == str(Path("mine/tal-small")), (
         "named like a card, but elsewhere"
     )
 
@@ -101,7 +101,7 @@ def test_several_cards_of_a_method_without_the_usual_one_must_be_named(cards: Pa
 
 
 def test_the_shelf_lies_in_the_package_or_beside_it(checkout: Path) -> None:
-    folder = shelf.cards_folder()
+    folder = shelf.find_cards_folder()
     assert folder.name == "cards"
     assert folder.parent in (Path(shelf.__file__).resolve().parent, checkout)
 
@@ -132,7 +132,7 @@ def put(place: Path, config: object) -> Path:
 def test_an_entry_is_what_the_whole_config_says(tmp_path: Path) -> None:
     folder = put(tmp_path / "toy-mini", learngene())
     config = read_config(folder)
-    assert shelf.entry(folder) == shelf.ShelfEntry(
+    assert shelf.read_entry(folder) == shelf.ShelfEntry(
         name="toy-mini",
         method=config.method,
         layers=config.spec.layers,
@@ -147,9 +147,9 @@ def test_the_measurements_of_a_card_are_not_read_for_a_list(tmp_path: Path) -> N
     folder = put(tmp_path / "toy-mini", {})
     write_json(folder / "config.json", learngene(card={"rows": [12345, 2]}))
     data = (folder / "config.json").read_bytes()
-    entry = shelf.entry(folder)
+    entry = shelf.read_entry(folder)
     (folder / "config.json").write_bytes(data.replace(b"12345", b"?????"))
-    assert shelf.entry(folder) == entry
+    assert shelf.read_entry(folder) == entry
 
 
 @pytest.mark.parametrize("cut", [3, 20, 60])
@@ -158,20 +158,20 @@ def test_a_card_that_ends_too_early_is_not_listed(tmp_path: Path, cut: int) -> N
     write_json(folder / "config.json", learngene(card={"rows": [12345, 2]}))
     (folder / "config.json").write_bytes((folder / "config.json").read_bytes()[:-cut])
     with pytest.raises(BadFile, match="not valid JSON"):
-        shelf.entry(folder)
+        shelf.read_entry(folder)
 
 
 def test_an_entry_of_a_control_of_old_is_that_of_what_it_holds(tmp_path: Path) -> None:
     folder = put(
         tmp_path / "old", learngene(method="stem", details={"config": learngene(ancestries=[])})
     )
-    entry = shelf.entry(folder)
+    entry = shelf.read_entry(folder)
     assert entry is not None
     assert (entry.method, entry.licence) == ("toy", "unknown")
 
 
 def test_a_model_is_no_entry(tmp_path: Path) -> None:
-    assert shelf.entry(put(tmp_path / "model", {"architecture": "vit"})) is None
+    assert shelf.read_entry(put(tmp_path / "model", {"architecture": "vit"})) is None
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_a_model_is_no_entry(tmp_path: Path) -> None:
 )
 def test_a_card_that_cannot_be_listed_is_named(tmp_path: Path, config: object, says: str) -> None:
     with pytest.raises(BadFile, match=f"bad/config.json.*{says}"):
-        shelf.entry(put(tmp_path / "bad", config))
+        shelf.read_entry(put(tmp_path / "bad", config))
 
 
 @pytest.fixture
@@ -201,7 +201,7 @@ def many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checkout: Path) -> Pat
     for number in range(300):
         (folder / f"method{number % 7}-size{number:03}").mkdir(parents=True)
         (folder / f"method{number % 7}-size{number:03}" / "config.json").write_bytes(config)
-    monkeypatch.setattr(shelf, "cards_folder", lambda: folder)
+    monkeypatch.setattr(shelf, "find_cards_folder", lambda: folder)
     return folder
 
 
@@ -210,7 +210,7 @@ def test_a_list_reads_each_card_once(many: Path, capsys: pytest.CaptureFixture[s
         print_listing("learngenes", as_json=True)
     assert len(json.loads(capsys.readouterr().out)) == 300
     read = [path for path in activity.opened if path.startswith(f"{many}{os.sep}")]
-    assert sorted(read) == sorted(str(many / name / "config.json") for name in shelf.names())
+    assert sorted(read) == sorted(str(many / name / "config.json") for name in shelf.list_names())
 
 
 def complete() -> None:
@@ -224,7 +224,7 @@ def complete() -> None:
     "call",
     [
         lambda: shelf.find("method3-size010"),
-        lambda: shelf.reference(shelf.find("method3-size010")),
+        lambda: shelf.make_reference(shelf.find("method3-size010")),
         lambda: show("method3-size010", None, "train", "exact", False, True, True),
         complete,
     ],

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from learngene_zoo import lifecycle
-from learngene_zoo.artifacts.card import learngene_card
+from learngene_zoo.artifacts.card import render_learngene_card
 from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.artifacts.records import CardCost, CardRecord
 from learngene_zoo.bench.grid.cell import Arm
@@ -67,7 +67,7 @@ def test_seconds_of_an_interrupted_extraction_add_up(tmp_path: Path) -> None:
 
 def test_a_card_and_readmes_table_say_what_it_cost() -> None:
     learngene = first_k(False)
-    card = learngene_card(
+    card = render_learngene_card(
         replace(
             learngene.config,
             card=CardRecord(cost=CardCost(seconds=252.0, images=106_000, params=264_200)),

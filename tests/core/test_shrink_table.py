@@ -65,7 +65,7 @@ def test_the_latency_of_equal_shapes_is_measured_once(monkeypatch: pytest.Monkey
         measured.append(shape.layers)
         return float(shape.layers)
 
-    monkeypatch.setattr("learngene_zoo.lifecycle.latency.latency", latency)
+    monkeypatch.setattr("learngene_zoo.lifecycle.latency.measure_latency", latency)
     _, record = measure_latencies(None, shapes, "a machine", Run())
     assert record == {"seconds": [12.0, 4.0, 12.0, 4.0]}
     assert measured == [12, 4]

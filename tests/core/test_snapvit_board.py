@@ -15,9 +15,9 @@ import torch
 from learngene_zoo.artifacts.descendant import Descendant
 from learngene_zoo.families.family import load_family
 from learngene_zoo.families.spec import PictureSpec
-from learngene_zoo.families.tensors import initial
+from learngene_zoo.families.tensors import initialise
 from learngene_zoo.runs.run import Run
-from learngene_zoo.testing import tiny_task
+from learngene_zoo.testing import make_tiny_task
 from learngene_zoo.training.probes import Features
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
@@ -32,13 +32,13 @@ SMALL = {"images": 6, "crops": 1, "evaluations": 2, "compared": 6, "calibration_
 @pytest.fixture(autouse=True)
 def tiny_in_the_catalogue(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "learngene_zoo.tasks.catalogue._open_named", lambda name, offline: tiny_task(name)
+        "learngene_zoo.tasks.catalogue._open_named", lambda name, offline: make_tiny_task(name)
     )
 
 
 def save_model(folder: Path, spec: PictureSpec) -> str:
     """Save a model with random weights as a folder of timm, and return its path."""
-    state = initial(spec, 0, "fan_in")
+    state = initialise(spec, 0, "fan_in")
     Descendant(spec=spec, state=state, provenance={"method": "scratch"}).save(folder)
     return str(folder)
 

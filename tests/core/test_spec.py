@@ -5,7 +5,7 @@ import timm
 import torch
 
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.families.timm_config import architecture
+from learngene_zoo.families.timm_config import find_architecture
 from learngene_zoo.families.vit.host import spec_of
 from learngene_zoo.families.vit.names import ARCHITECTURES, TIMM_NAMES, arguments
 from learngene_zoo.families.vit.spec import ViTSpec
@@ -21,8 +21,10 @@ def test_the_table_says_what_timm_builds(name: str) -> None:
 
 
 def test_an_architecture_is_known_with_and_without_its_tag() -> None:
-    assert architecture("deit_base_patch16_224.fb_in1k") == architecture("deit_base_patch16_224")
-    assert architecture("resnet18") is None
+    assert find_architecture("deit_base_patch16_224.fb_in1k") == find_architecture(
+        "deit_base_patch16_224"
+    )
+    assert find_architecture("resnet18") is None
 
 
 def test_derived_numbers() -> None:

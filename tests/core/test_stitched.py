@@ -15,7 +15,13 @@ from learngene_zoo.errors import WrongCall
 from learngene_zoo.families import tensors
 from learngene_zoo.families.spec import MAX_SEGMENTS, Segment
 from learngene_zoo.families.surgery import map_axes
-from learngene_zoo.families.tensors import empty, initial, model_of, shapes, state_of
+from learngene_zoo.families.tensors import (
+    build_empty,
+    build_model,
+    get_shapes,
+    get_state_dict,
+    initialise,
+)
 from learngene_zoo.families.vit.host import spec_of
 from learngene_zoo.families.vit.modules import (
     StitchedBlock,
@@ -26,7 +32,7 @@ from learngene_zoo.families.vit.names import ARCHITECTURE, STITCHED_ARCHITECTURE
 from learngene_zoo.families.vit.spec import TABLE, ViTSpec
 from learngene_zoo.settings import Recipe
 from learngene_zoo.storage import StateDict
-from learngene_zoo.training.loop import parameter_groups, stochastic_depth
+from learngene_zoo.training.loop import make_parameter_groups, use_stochastic_depth
 
 TWO = ViTSpec(
     layers=3,
@@ -69,7 +75,7 @@ def by_hand(spec: ViTSpec, state: StateDict) -> torch.Tensor:
     """Run stem, blocks, linear layer, blocks, norm and head, taken from plain models of each width."""
     start, tokens_BND = 0, torch.empty(0)
     for index, segment in enumerate(spec.segments):
-        plain = model_of(
+        plain = build_model(
             segment, _own(segment, state, start, stem=index == 0, tail=index == len(spec.front))
         )
         if index == 0:
@@ -87,7 +93,7 @@ def by_hand(spec: ViTSpec, state: StateDict) -> torch.Tensor:
 
 def _own(segment: ViTSpec, state: StateDict, start: int, *, stem: bool, tail: bool) -> StateDict:
     """Return the tensors of one segment, blocks counted from 0; unused ones are random."""
-    own = initial(segment, 99)
+    own = initialise(segment, 99)
     for name in own:
         block = TABLE.block_of(name)
         if block is not None:
@@ -101,9 +107,9 @@ def _own(segment: ViTSpec, state: StateDict, start: int, *, stem: bool, tail: bo
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)
 def test_it_is_its_segments_one_after_the_other(changes: dict[str, Any], spec: ViTSpec) -> None:
     spec = spec.with_(**changes)
-    state = initial(spec, 3, "fan_in")
+    state = initialise(spec, 3, "fan_in")
     with torch.no_grad():
-        got, expected = model_of(spec, state)(IMAGES_BCHW), by_hand(spec, state)
+        got, expected = build_model(spec, state)(IMAGES_BCHW), by_hand(spec, state)
     assert got.abs().max() > 0
     assert (got - expected).abs().max().item() == 0.0
 
@@ -114,9 +120,9 @@ def test_its_tensors_are_as_the_table_says_and_its_spec_can_be_read_off(
     changes: dict[str, Any], spec: ViTSpec
 ) -> None:
     spec = spec.with_(**changes)
-    model = model_of(spec, initial(spec, 0))
-    assert [(name, tuple(tensor.shape)) for name, tensor in state_of(model).items()] == list(
-        shapes(spec).items()
+    model = build_model(spec, initialise(spec, 0))
+    assert [(name, tuple(tensor.shape)) for name, tensor in get_state_dict(model).items()] == list(
+        get_shapes(spec).items()
     )
     spec_of_model = spec_of(model)
     assert [segment.hidden for segment in spec_of_model.segments] == [
@@ -128,7 +134,7 @@ def test_its_tensors_are_as_the_table_says_and_its_spec_can_be_read_off(
 
 
 def test_where_the_stitches_are() -> None:
-    model = empty(THREE)
+    model = build_empty(THREE)
     assert [type(block) is StitchedBlock for block in model.blocks] == [False, True, False, True]
     assert [
         tuple(block.stitch.weight.shape) for block in model.blocks if hasattr(block, "stitch")
@@ -146,7 +152,7 @@ def test_where_the_stitches_are() -> None:
 
 def test_a_model_of_one_width_stays_plain() -> None:
     plain = TWO.with_(front=())
-    assert type(model_of(plain, initial(plain, 0))) is VisionTransformer
+    assert type(build_model(plain, initialise(plain, 0))) is VisionTransformer
     assert "front" not in arguments(plain)
     assert arguments(TWO)["front"] == [[1, 16, 2]]
     assert plain.sizes == (Segment(layers=3, width=32, heads=4),)
@@ -163,19 +169,19 @@ def test_timm_builds_it_with_its_own_initialisation() -> None:
 
 def test_no_random_number_is_drawn() -> None:
     before = torch.random.get_rng_state()
-    model_of(THREE, initial(THREE, 0))
+    build_model(THREE, initialise(THREE, 0))
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
 def test_its_tensors_start_as_those_of_its_segments() -> None:
     wide = TWO.with_(width=256, heads=4, front=(Segment(layers=1, width=64, heads=2),))
     for scheme, deviation in (("timm", 0.02), ("fan_in", 64**-0.5)):
-        initial_state = initial(wide, 5, scheme)  # type: ignore[arg-type]
+        initial_state = initialise(wide, 5, scheme)  # type: ignore[arg-type]
         assert initial_state["blocks.1.stitch.weight"].std().item() == pytest.approx(
             deviation, rel=0.05
         )
         assert initial_state["blocks.1.stitch.bias"].abs().sum() == 0
-        first = initial(wide.first, 5, scheme)  # type: ignore[arg-type]
+        first = initialise(wide.first, 5, scheme)  # type: ignore[arg-type]
         assert all(
             torch.equal(initial_state[name], first[name])
             for name in first
@@ -184,21 +190,21 @@ def test_its_tensors_start_as_those_of_its_segments() -> None:
 
 
 def test_only_matrices_are_decayed_and_every_block_may_be_dropped() -> None:
-    model = model_of(TWO, initial(TWO, 0))
+    model = build_model(TWO, initialise(TWO, 0))
     names = {id(tensor): name for name, tensor in model.named_parameters()}
     decayed, undecayed = (
-        [names[id(p)] for p in group["params"]] for group in parameter_groups(model, Recipe())
+        [names[id(p)] for p in group["params"]] for group in make_parameter_groups(model, Recipe())
     )
     assert "blocks.1.stitch.weight" in decayed
     assert "blocks.1.stitch.bias" in undecayed
-    with stochastic_depth(model, 0.3):
+    with use_stochastic_depth(model, 0.3):
         assert [
             getattr(block.drop_path1, "drop_prob", 0.0) for block in model.blocks
         ] == pytest.approx([0, 0.15, 0.3])
 
 
 def test_positions_are_resized_and_nothing_else() -> None:
-    state, larger = initial(TWO, 0), TWO.with_(image_size=48)
+    state, larger = initialise(TWO, 0), TWO.with_(image_size=48)
     resized = tensors.resize_positions(state, TWO, larger)
     assert resized["pos_embed"].shape == (1, 37, 16)
     assert all(resized[name] is state[name] for name in state if name != "pos_embed")
@@ -208,7 +214,7 @@ def test_positions_are_resized_and_nothing_else() -> None:
 
 def test_no_axis_is_cut_through_all_widths_at_once() -> None:
     with pytest.raises(WrongCall, match="got one of several segments"):
-        map_axes(initial(TWO, 0), TWO, {"hidden": range(4)})
+        map_axes(initialise(TWO, 0), TWO, {"hidden": range(4)})
     plain = TWO.with_(front=())
     with pytest.raises(WrongCall, match=r"blocks\.1\.stitch\.weight is not a tensor of this model"):
         map_axes({"blocks.1.stitch.weight": torch.zeros(32, 16)}, plain, {"width": range(4)})
@@ -254,7 +260,7 @@ def test_impossible_segments_are_refused(front: list[tuple[int, int, int]], mess
     ],
 )
 def test_an_odd_stitched_model_is_refused_by_name(change: Any, message: str) -> None:
-    model = empty(TWO)
+    model = build_empty(TWO)
     change(model)
     with pytest.raises(WrongCall, match=message):
         spec_of(model)

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 import torch
 
-from learngene_zoo.families.family import cost, count_params, flops
+from learngene_zoo.families.family import count_cost, count_flops, count_params
 from learngene_zoo.families.spec import Segment
-from learngene_zoo.families.tensors import initial, model_of
-from learngene_zoo.families.timm_config import architecture
+from learngene_zoo.families.tensors import build_model, initialise
+from learngene_zoo.families.timm_config import find_architecture
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.lifecycle.comparison import flop_counter
+from learngene_zoo.lifecycle.comparison import make_flop_counter
 
 DATA = Path(__file__).parents[1] / "data"
 POOL = json.loads((DATA / "pool_tables.json").read_text())["rows"]
@@ -50,12 +50,12 @@ VARIANTS: list[dict[str, Any]] = [
     "row", POOL, ids=lambda row: f"{row['blocks']} blocks, {row['low']}-{row['high']}"
 )
 def test_the_tables_of_learngene_pool(row: dict[str, Any]) -> None:
-    costs = cost(pool_path(row["low"], row["high"]), "fvcore")
+    costs = count_cost(pool_path(row["low"], row["high"]), "fvcore")
     assert (costs.params, costs.flops) == (row["params"], row["flops"])
     assert round(costs.params / 1e6, 2) == row["published_params_m"]
     misprint = (row["low"], row["high"]) == (0, 9)
     assert (round(costs.flops / 1e9, 2) == row["published_flops_g"]) is not misprint
-    built = cost(pool_path(row["low"], row["high"]))
+    built = count_cost(pool_path(row["low"], row["high"]))
     assert (built.params, built.flops) == (row["params_built"], row["flops_built"])
 
 
@@ -63,7 +63,10 @@ def pool_path(low: int, high: int) -> ViTSpec:
     """Return DeiT-B with this many blocks of a quarter of its width, then this many of its full
     width.
     """
-    base, tiny = architecture("deit_base_patch16_224"), architecture("deit_tiny_patch16_224")
+    base, tiny = (
+        find_architecture("deit_base_patch16_224"),
+        find_architecture("deit_tiny_patch16_224"),
+    )
     assert base is not None
     assert tiny is not None
     if not high:
@@ -73,11 +76,11 @@ def pool_path(low: int, high: int) -> ViTSpec:
 
 
 def test_the_71_configurations_that_snnet_released() -> None:
-    results = [cost(spec, "fvcore") for spec in snnet_paths()]
+    results = [count_cost(spec, "fvcore") for spec in snnet_paths()]
     assert [(item.params, item.flops) for item in results] == [
         (row["params"], row["flops"]) for row in SNNET
     ]
-    costs = [cost(spec) for spec in snnet_paths()]
+    costs = [count_cost(spec) for spec in snnet_paths()]
     assert costs[:3] == results[:3], "anchors are counted whole by either"
     assert all(ours.params > theirs.params for ours, theirs in zip(costs[3:], results[3:]))
 
@@ -87,7 +90,7 @@ def snnet_paths() -> Iterator[ViTSpec]:
 
     The final norm is left out.
     """
-    anchors = [architecture(f"deit_{size}_patch16_224") for size in ("tiny", "small", "base")]
+    anchors = [find_architecture(f"deit_{size}_patch16_224") for size in ("tiny", "small", "base")]
     yield from (anchor for anchor in anchors if anchor)
     for first, last in pairwise(anchors):
         assert first is not None
@@ -108,8 +111,8 @@ def test_parameters_and_flops_by_hand() -> None:
     )
     narrow, wide = (17 * 12 * d**2 + 2 * 17**2 * d + 5 * 17 * d * 2 for d in (16, 32))
     expected = 16 * 192 * 16 + narrow + 17 * 16 * 32 + 2 * wide + 5 * 17 * 32 + 5 * 32
-    assert flops(TINY) == expected
-    assert flops(TINY, "fvcore") == expected - 5 * 17 * 32
+    assert count_flops(TINY) == expected
+    assert count_flops(TINY, "fvcore") == expected - 5 * 17 * 32
 
 
 def test_what_the_papers_leave_out() -> None:
@@ -119,21 +122,21 @@ def test_what_the_papers_leave_out() -> None:
         count_params(TINY, "fvcore") == count_params(bare, "fvcore") == count_params(TINY) - tokens
     )
     assert count_params(bare) == count_params(TINY) - norm
-    assert flops(bare) == flops(bare, "fvcore") == flops(TINY, "fvcore")
+    assert count_flops(bare) == count_flops(bare, "fvcore") == count_flops(TINY, "fvcore")
     plain = TINY.with_(front=())
-    assert cost(plain, "fvcore") == cost(plain)
+    assert count_cost(plain, "fvcore") == count_cost(plain)
 
 
 @pytest.mark.parametrize("spec", [TINY, THREE], ids=["two segments", "three"])
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)
 def test_against_the_model_itself(changes: dict[str, Any], spec: ViTSpec) -> None:
     spec = spec.with_(**changes)
-    model = model_of(spec, initial(spec, 0))
+    model = build_model(spec, initialise(spec, 0))
     products, attention, normed = _count(model, torch.zeros(1, 3, 32, 32))
     enlarged = spec.classes * 32**2 if spec.dense else 0
     assert count_params(spec) == sum(tensor.numel() for tensor in model.parameters())
-    assert flops(spec) == products + attention + 5 * normed + 4 * enlarged
-    assert flops(spec, "thop") == products + 4 * normed
+    assert count_flops(spec) == products + attention + 5 * normed + 4 * enlarged
+    assert count_flops(spec, "thop") == products + 4 * normed
 
 
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)
@@ -141,7 +144,9 @@ def test_thop_sees_only_the_parameters_of_layers(changes: dict[str, Any]) -> Non
     spec = THREE.with_(**changes)
     seen = (torch.nn.Linear, torch.nn.Conv2d, torch.nn.LayerNorm)
     layers = [
-        module for module in model_of(spec, initial(spec, 0)).modules() if isinstance(module, seen)
+        module
+        for module in build_model(spec, initialise(spec, 0)).modules()
+        if isinstance(module, seen)
     ]
     assert count_params(spec, "thop") == sum(
         tensor.numel() for layer in layers for tensor in layer.parameters()
@@ -153,13 +158,13 @@ def test_thop_sees_only_the_parameters_of_layers(changes: dict[str, Any]) -> Non
 def test_its_cost_is_what_fvcore_counts(changes: dict[str, Any], spec: ViTSpec) -> None:
     fvcore = pytest.importorskip("fvcore.nn")
     spec = spec.with_(**changes)
-    model = model_of(spec, initial(spec, 0))
+    model = build_model(spec, initialise(spec, 0))
     for block in model.blocks:
         block.attn.fused_attn = False  # one operation, which fvcore has no count for
     counted = fvcore.FlopCountAnalysis(model, torch.zeros(1, 3, 32, 32)).unsupported_ops_warnings(
         False
     )
-    assert flops(spec) == counted.uncalled_modules_warnings(False).total()
+    assert count_flops(spec) == counted.uncalled_modules_warnings(False).total()
 
 
 def _count(model: torch.nn.Module, images: torch.Tensor) -> tuple[int, int, int]:
@@ -170,7 +175,7 @@ def _count(model: torch.nn.Module, images: torch.Tensor) -> tuple[int, int, int]
             module.register_forward_hook(
                 lambda module, inputs, output: normed.append(output.numel())
             )
-    with flop_counter() as counter, torch.no_grad():
+    with make_flop_counter() as counter, torch.no_grad():
         model(images)
     by_operation = {
         str(operation): count // 2

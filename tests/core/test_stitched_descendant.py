@@ -25,21 +25,21 @@ from learngene_zoo.artifacts.descendant import (
 )
 from learngene_zoo.artifacts.records import LearngeneConfig
 from learngene_zoo.cli.main import main
-from learngene_zoo.cli.plan import size_rows
+from learngene_zoo.cli.plan import list_sizes
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families import tensors
 from learngene_zoo.families.spec import Segment
-from learngene_zoo.families.tensors import initial
+from learngene_zoo.families.tensors import initialise
 from learngene_zoo.families.vit.names import STITCHED_ARCHITECTURE, STITCHED_DENSE_ARCHITECTURE
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.lifecycle.latency import latency
-from learngene_zoo.method.contract import Expander, family
+from learngene_zoo.lifecycle.latency import measure_latency
+from learngene_zoo.method.contract import Expander, list_members
 from learngene_zoo.method.sizes import Member, Target
-from learngene_zoo.pretrained.ancestry import ancestry_spec, open_ancestry
-from learngene_zoo.pretrained.sources import spec_at
+from learngene_zoo.pretrained.ancestry import open_ancestry, read_ancestry_spec
+from learngene_zoo.pretrained.sources import read_spec_at
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
-from learngene_zoo.testing import tiny_task
+from learngene_zoo.testing import make_tiny_task
 from learngene_zoo.training.evaluate import evaluate
 from learngene_zoo.training.fit import fit
 
@@ -65,7 +65,7 @@ def make_descendant(spec: ViTSpec = SPEC, **fields: Any) -> Descendant:
         "provenance": {"method": "pool"},
         **fields,
     }
-    return assemble(spec, tensors.without_head(initial(spec, 7, "fan_in"), spec), seed=1, **given)
+    return assemble(spec, tensors.remove_head(initialise(spec, 7, "fan_in"), spec), seed=1, **given)
 
 
 # --- its folder
@@ -223,7 +223,7 @@ def test_controls_reach_the_stitches() -> None:
         mixed.state[name].flatten().sort().values, case.state[name].flatten().sort().values
     )
     bare = apply_control(case, "stem", 3)
-    assert torch.equal(bare.state[name], initial(SPEC, 3)[name])
+    assert torch.equal(bare.state[name], initialise(SPEC, 3)[name])
     assert torch.equal(bare.state["pos_embed"], case.state["pos_embed"])
     assert torch.equal(bare.state["norm.weight"], case.state["norm.weight"])
     assert bare.inherited == {n for n in case.inherited if not n.startswith("blocks.")}
@@ -241,7 +241,7 @@ def test_another_task_means_another_head_alone() -> None:
 
 
 def test_it_is_trained_judged_and_timed_like_any_other() -> None:
-    task = tiny_task(image_size=32)
+    task = make_tiny_task(image_size=32)
     start = make_descendant().for_task(task.name, task.class_names, seed=0)
     recipe = Recipe(epochs=1, images=16, batch_size=8, lr=1e-2, warmup=0.0, drop_path=0.1)
     tuned = fit(start, task, recipe, Run(threads=1))
@@ -253,7 +253,7 @@ def test_it_is_trained_judged_and_timed_like_any_other() -> None:
     )
     assert tuned.provenance["metrics"]["training_images"] == 16
     assert evaluate(tuned.model(), task, "test", tuned.input_format, Run(threads=1)).images == 12
-    assert latency(SPEC, Run(threads=1)) > 0
+    assert measure_latency(SPEC, Run(threads=1)) > 0
 
 
 # --- what people see
@@ -262,8 +262,8 @@ def test_it_is_trained_judged_and_timed_like_any_other() -> None:
 
 def test_it_is_no_ancestry(tmp_path: Path) -> None:
     folder = str(make_descendant(THREE).save(tmp_path / "stitched"))
-    assert spec_at(folder) == THREE
-    for refused in (ancestry_spec, open_ancestry):
+    assert read_spec_at(folder) == THREE
+    for refused in (read_ancestry_spec, open_ancestry):
         with pytest.raises(
             WrongCall,
             match=r"stitched model \(widths 16, 24, 32\); an ancestry model must have one width",
@@ -311,8 +311,8 @@ def test_rows_have_the_key_front_where_any_member_is_stitched() -> None:
         Member(spec=SPEC, settings={"low": 1}),
         Member(spec=THREE),
     ]
-    assert [row["front"] for row in size_rows(members, "exact")] == ["", "1x16", "1x16+2x24"]
-    assert "front" not in size_rows(members[:1], "exact")[0]
+    assert [row["front"] for row in list_sizes(members, "exact")] == ["", "1x16", "1x16+2x24"]
+    assert "front" not in list_sizes(members[:1], "exact")[0]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -334,7 +334,7 @@ class Paths(Expander):
 
 def test_a_setting_that_was_told_narrows_the_family() -> None:
     config = LearngeneConfig(method="pool", spec=SPEC.with_(front=()))
-    assert [m.settings["low"] for m in family(config, Paths(), Target())] == [0, 1, 2]
-    assert [m.settings["low"] for m in family(config, Paths(low=2), Target(layers=3))] == [2]
-    assert [m.settings["low"] for m in family(config, Paths(low=0), Target())] == [0]
-    assert not family(config, Paths(low=0), Target(layers=4))
+    assert [m.settings["low"] for m in list_members(config, Paths(), Target())] == [0, 1, 2]
+    assert [m.settings["low"] for m in list_members(config, Paths(low=2), Target(layers=3))] == [2]
+    assert [m.settings["low"] for m in list_members(config, Paths(low=0), Target())] == [0]
+    assert not list_members(config, Paths(low=0), Target(layers=4))

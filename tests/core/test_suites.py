@@ -17,10 +17,10 @@ import torch
 from click.testing import CliRunner
 
 from learngene_zoo.cli.main import main
-from learngene_zoo.cli.new_plugin import package
+from learngene_zoo.cli.new_plugin import render_package
 from learngene_zoo.errors import BadFile, Unavailable, WrongCall
 from learngene_zoo.tasks import catalogue
-from learngene_zoo.tasks.catalogue import Suite, built_in, split_sizes
+from learngene_zoo.tasks.catalogue import Suite, build_task, split_sizes
 from learngene_zoo.tasks.task import Entry, HubSource, Samples, Task
 from learngene_zoo.testing import check_suite
 
@@ -64,7 +64,7 @@ def install(
 
 
 def test_the_suites_in_tree_are_found_with_the_default_one_first() -> None:
-    good, broken = catalogue.suites()
+    good, broken = catalogue.load_suites()
     assert [suite.name for suite in good] == [
         "mini",
         "decathlon",
@@ -75,24 +75,24 @@ def test_the_suites_in_tree_are_found_with_the_default_one_first() -> None:
         "words",
     ]
     assert not broken
-    names = [entry.name for entry in catalogue.entries()]
+    names = [entry.name for entry in catalogue.list_entries()]
     assert len(set(names)) == len(names)
     assert {catalogue.DEFAULT_TARGET, catalogue.SOURCE_TASK, *catalogue.DEFAULT_TASKS} <= set(names)
 
 
 def test_a_suite_and_its_tasks_are_found_by_name() -> None:
-    assert catalogue.suites_of("objects") == ["mini"]
-    assert catalogue.suites_of("source") == []
-    assert catalogue.find_entry("source") in catalogue.suite("mini").entries
+    assert catalogue.list_suites_of("objects") == ["mini"]
+    assert catalogue.list_suites_of("source") == []
+    assert catalogue.find_entry("source") in catalogue.find_suite("mini").entries
     assert catalogue.find_entry("sauce") is None
     with pytest.raises(WrongCall, match="no suite named 'mimi'; did you mean mini"):
-        catalogue.suite("mimi")
+        catalogue.find_suite("mimi")
 
 
 def test_a_strangers_suite_is_listed_shown_and_named(site: Path) -> None:
     install(site, "faces", ["smiles", "frowns"])
-    assert catalogue.suites_of("smiles") == ["faces"]
-    assert catalogue.suite("faces").tasks == ("smiles", "frowns")
+    assert catalogue.list_suites_of("smiles") == ["faces"]
+    assert catalogue.find_suite("faces").tasks == ("smiles", "frowns")
     listed = CliRunner().invoke(main, ["list", "tasks", "--all"])
     assert "frowns" in listed.stdout
     assert "smiles" in CliRunner().invoke(main, ["show", "faces"]).stdout
@@ -129,11 +129,11 @@ BROKEN = [
 def test_a_broken_suite_is_refused_by_name_and_disturbs_nobody(
     site: Path, source: str, words: str
 ) -> None:
-    before = catalogue.entries()
+    before = catalogue.list_entries()
     install(site, "faces", source=source)
-    assert catalogue.entries() == before
+    assert catalogue.list_entries() == before
     with pytest.raises(BadFile, match=words):
-        catalogue.suite("faces")
+        catalogue.find_suite("faces")
     with pytest.raises(WrongCall, match="the suite faces cannot be used"):
         catalogue.open_task("smiles")
     listed = CliRunner().invoke(main, ["list", "tasks"])
@@ -148,13 +148,13 @@ def test_of_two_suites_with_one_task_both_are_refused(site: Path) -> None:
     install(site, "one", ["cats", "dogs"])
     install(site, "two", ["dogs", "mice"])
     assert catalogue.find_entry("cats") is None
-    assert [plugin.name for plugin in catalogue.suites()[1]] == ["one", "two"]
+    assert [plugin.name for plugin in catalogue.load_suites()[1]] == ["one", "two"]
 
 
 def test_a_suite_in_tree_stays_when_a_stranger_claims_its_name(site: Path) -> None:
     install(site, "mini", ["cats"])
-    assert catalogue.suite("mini").tasks[0] == "objects"
-    [broken] = catalogue.suites()[1]
+    assert catalogue.find_suite("mini").tasks[0] == "objects"
+    [broken] = catalogue.load_suites()[1]
     assert "claim the suite 'mini'" in broken.reason
 
 
@@ -175,7 +175,7 @@ def test_what_to_do_instead_is_added_where_the_hub_is_not_available() -> None:
 # The contract.
 
 
-@pytest.mark.parametrize("suite", catalogue.suites()[0], ids=lambda suite: suite.name)
+@pytest.mark.parametrize("suite", catalogue.load_suites()[0], ids=lambda suite: suite.name)
 def test_every_suite_in_tree_keeps_the_contract(suite: Suite) -> None:
     names = check_suite(suite)
     assert suite.name != "mini" or names == tuple(entry.name for entry in suite.entries)
@@ -239,7 +239,7 @@ def open_changed(entry: Entry, changes: dict[str, Any], **of_split: Any) -> Task
     def split(name: str) -> Noise:
         return Noise(**{"seed": list(SIZES).index(name), "count": SIZES[name], **of_split})
 
-    return replace(built_in(entry, ("even", "odd"), split), **changes)
+    return replace(build_task(entry, ("even", "odd"), split), **changes)
 
 
 @pytest.fixture
@@ -253,8 +253,8 @@ def register_suite(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Su
             entries=(entry,),
             open=lambda e, offline: open_changed(e, changes, **(of_split or {})),
         )
-        good, broken = catalogue.suites()
-        monkeypatch.setattr(catalogue, "suites", lambda: ((*good, suite), broken))
+        good, broken = catalogue.load_suites()
+        monkeypatch.setattr(catalogue, "load_suites", lambda: ((*good, suite), broken))
         monkeypatch.setattr("learngene_zoo.testing.suite.COLD", "")
         return suite
 
@@ -337,11 +337,11 @@ def test_a_suite_must_be_registered_and_cheap_to_list(site: Path) -> None:
     with pytest.raises(
         AssertionError, match="imports numpy when it is listed; import it in `open`"
     ):
-        check_suite(catalogue.suite("faces"))
+        check_suite(catalogue.find_suite("faces"))
 
 
 def test_data_that_must_be_downloaded_is_left_out_unless_it_is_wanted() -> None:
-    papers = catalogue.suite("decathlon")
+    papers = catalogue.find_suite("decathlon")
     assert check_suite(papers) == ()
     with pytest.raises(Unavailable):
         check_suite(papers, offline=False)
@@ -356,7 +356,7 @@ def test_the_test_of_a_new_suite_does_not_pass_without_data(
     def run_test(*opened: str) -> None:
         monkeypatch.setattr("learngene_zoo.testing.check_suite", lambda suite: opened)
         names: dict[str, Any] = {}
-        exec(package("noises", "suite")["tests/test_noises.py"], names)
+        exec(render_package("noises", "suite")["tests/test_noises.py"], names)
         names["test_contract"]()
 
     with pytest.raises(pytest.skip.Exception, match="no task is available offline"):

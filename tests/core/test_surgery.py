@@ -10,9 +10,15 @@ from timm.layers import resample_abs_pos_embed
 
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families import tensors
-from learngene_zoo.families.family import table_of
+from learngene_zoo.families.family import get_table
 from learngene_zoo.families.surgery import map_axes
-from learngene_zoo.families.tensors import check_state, initial, model_of, shapes, take_blocks
+from learngene_zoo.families.tensors import (
+    build_model,
+    check_state,
+    get_shapes,
+    initialise,
+    take_blocks,
+)
 from learngene_zoo.families.vit.spec import ViTSpec, axis_sizes
 
 SPEC = ViTSpec(
@@ -26,7 +32,7 @@ SPEC = ViTSpec(
     qk_norm=True,
     layer_scale=0.1,
 )
-STATE = initial(SPEC, 0)
+STATE = initialise(SPEC, 0)
 
 
 class Recording(Mapping[str, torch.Tensor]):
@@ -72,7 +78,7 @@ def test_taking_composes() -> None:
 def test_a_taken_state_fits_its_spec_and_shares_what_repeats() -> None:
     selected = take_blocks(STATE, SPEC, [1, 1, 2, 2, 0])
     check_state(selected, SPEC.with_(layers=5), "taken")
-    assert list(selected) == list(shapes(SPEC.with_(layers=5)))
+    assert list(selected) == list(get_shapes(SPEC.with_(layers=5)))
     assert (
         selected["blocks.0.mlp.fc1.weight"]
         is selected["blocks.1.mlp.fc1.weight"]
@@ -93,7 +99,7 @@ def test_taking_what_is_not_there() -> None:
 
 
 def test_removing_the_head() -> None:
-    assert set(STATE) - set(tensors.without_head(STATE, SPEC)) == {"head.weight", "head.bias"}
+    assert set(STATE) - set(tensors.remove_head(STATE, SPEC)) == {"head.weight", "head.bias"}
 
 
 def test_selecting_everything_is_identity() -> None:
@@ -115,13 +121,13 @@ def test_half_of_every_width_is_a_model() -> None:
     half = map_axes(STATE, SPEC, {"width": range(0, 32, 2), "heads": [0, 3], "hidden": range(64)})
     narrow = SPEC.with_(width=16, heads=2)
     check_state(half, narrow, "half")
-    assert model_of(narrow, half)(torch.zeros(1, 3, 32, 32)).shape == (1, 5)
+    assert build_model(narrow, half)(torch.zeros(1, 3, 32, 32)).shape == (1, 5)
 
 
 def test_a_permutation_of_the_hidden_units_is_the_same_function() -> None:
     images_BCHW = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     turned = map_axes(STATE, SPEC, {"hidden": list(reversed(range(128))), "heads": [3, 1, 0, 2]})
-    outputs = [model_of(SPEC, state)(images_BCHW) for state in (STATE, turned)]
+    outputs = [build_model(SPEC, state)(images_BCHW) for state in (STATE, turned)]
     assert torch.allclose(*outputs, atol=1e-6)
     assert not same(STATE, turned)
 
@@ -160,10 +166,10 @@ def test_positions_are_resized_as_timm_does() -> None:
 
 def test_positions_without_tokens_before_the_patches() -> None:
     spec = SPEC.with_(no_embed_class=True)
-    resized = tensors.resize_positions(initial(spec, 0), spec, spec.with_(image_size=64))
+    resized = tensors.resize_positions(initialise(spec, 0), spec, spec.with_(image_size=64))
     assert resized["pos_embed"].shape == (1, 64, 32)
     with pytest.raises(WrongCall, match="positions for 3 tokens before the patches, got 0"):
-        tensors.resize_positions(initial(spec, 0), spec, SPEC.with_(image_size=64))
+        tensors.resize_positions(initialise(spec, 0), spec, SPEC.with_(image_size=64))
 
 
 def test_shuffling_keeps_the_numbers_and_loses_their_places() -> None:
@@ -194,5 +200,5 @@ def test_casting_keeps_sharing_and_leaves_integers() -> None:
 
 
 def test_every_tensor_has_as_many_axes_as_the_table_says() -> None:
-    for name, kind, _ in table_of(SPEC).parameters(SPEC):
+    for name, kind, _ in get_table(SPEC).parameters(SPEC):
         assert STATE[name].dim() == len(kind.axes)

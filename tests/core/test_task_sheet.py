@@ -14,7 +14,7 @@ from PIL import Image
 
 from learngene_zoo.cli.main import main
 from learngene_zoo.errors import BadData, Refused, WrongCall
-from learngene_zoo.tasks.catalogue import open_task, suite
+from learngene_zoo.tasks.catalogue import find_suite, open_task
 from learngene_zoo.tasks.sheet import COLUMNS, ROWS, collect_rows, select_classes, write_sheet
 from learngene_zoo.tasks.splits import PixelSplit
 from learngene_zoo.tasks.task import IGNORED, Samples, Task
@@ -155,11 +155,11 @@ def test_show_tells_of_a_task_without_opening_it() -> None:
 
 def test_show_lists_the_tasks_of_a_suite() -> None:
     rows = json.loads(call("show", "mini", "--json").stdout)
-    assert [row["name"] for row in rows] == list(suite("mini").tasks)
+    assert [row["name"] for row in rows] == list(find_suite("mini").tasks)
     assert all(
         row["train"] >= 1_000 and row["licence"] and row["suites"] == ["mini"] for row in rows
     )
-    assert all(name in call("show", "mini").stdout for name in suite("mini").tasks)
+    assert all(name in call("show", "mini").stdout for name in find_suite("mini").tasks)
 
 
 @pytest.mark.parametrize(

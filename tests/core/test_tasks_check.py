@@ -25,7 +25,7 @@ from learngene_zoo.tasks import check
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.tasks.check import check_before_training
 from learngene_zoo.tasks.findings import check_task
-from learngene_zoo.training.objectives import training_images
+from learngene_zoo.training.objectives import load_training_images
 
 VIEW = InputFormat(image_size=16, mean=(0.5,) * 3, std=(0.5,) * 3)
 
@@ -167,7 +167,9 @@ def test_tables_are_read_and_streams_refused(
 
 
 def train(task: Any, **recipe: Any) -> None:
-    training_images(task, VIEW, Recipe(epochs=1, batch_size=4, augment="none", **recipe), Run())
+    load_training_images(
+        task, VIEW, Recipe(epochs=1, batch_size=4, augment="none", **recipe), Run()
+    )
 
 
 def test_a_training_names_broken_pictures_before_its_first_step(photographs: Path) -> None:
@@ -184,7 +186,7 @@ def test_a_training_names_broken_pictures_before_its_first_step(photographs: Pat
         BadData, match=r"^6 images of .*/train/cat/0.png: .*; and 3 more \(lgzoo doctor"
     ):
         train(task)
-    training_images(
+    load_training_images(
         task, VIEW, Recipe(epochs=0, batch_size=4), Run()
     )  # nothing is trained: nothing is read
 

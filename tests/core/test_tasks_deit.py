@@ -21,11 +21,11 @@ from learngene_zoo.families.spec import InputFormat, View
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks.catalogue import open_task
-from learngene_zoo.tasks.deit import _posterize, apply_deit_augmentation, seeds_of
+from learngene_zoo.tasks.deit import _posterize, apply_deit_augmentation, derive_seeds
 from learngene_zoo.tasks.loader import Loader
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.training.loop import train
-from learngene_zoo.training.objectives import Classification, training_images
+from learngene_zoo.training.objectives import Classification, load_training_images
 
 FORMAT = InputFormat(
     image_size=48, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), view=View(crop_pct=0.9)
@@ -48,7 +48,7 @@ def photographs(count: int) -> list[torch.Tensor]:
 @pytest.mark.parametrize("flip", [False, True])
 def test_it_is_timm_s_transform(flip: bool) -> None:
     images = photographs(8)
-    seeds = seeds_of("deit", 1, 2, range(8))
+    seeds = derive_seeds("deit", 1, 2, range(8))
     arguments: Any = {
         "mean": FORMAT.mean,
         "interpolation": "bicubic",
@@ -91,7 +91,7 @@ def test_a_quarter_of_the_images_is_erased_after_the_normalisation(digits: Task)
 def test_a_small_image_is_shifted_by_up_to_four_pixels(digits: Task) -> None:
     full = InputFormat(image_size=32, mean=(0.0,) * 3, std=(1 / 255,) * 3)
     white = [torch.full((3, 32, 32), 255, dtype=torch.uint8)] * 200
-    augmented = apply_deit_augmentation(white, full, seeds_of("deit", 0, 0, range(200)), False)
+    augmented = apply_deit_augmentation(white, full, derive_seeds("deit", 0, 0, range(200)), False)
     assert augmented.shape == (200, 3, 32, 32)
     borders = [int((image[0, 16] == 0).sum()) for image in augmented]
     assert max(borders[n] for n in range(200) if augmented[n].max() == 255) <= 32
@@ -181,7 +181,7 @@ def test_a_training_with_all_of_it_resumes_exactly(digits: Task, tmp_path: Path)
         return Classification(create_model("vit_tiny_patch16_224", num_classes=10, **sizes))
 
     def batches(workers: int) -> Any:
-        return training_images(digits, digits.input_format, recipe, Run(workers=workers))
+        return load_training_images(digits, digits.input_format, recipe, Run(workers=workers))
 
     full, begun, rest = objective(), objective(), objective()
     assert (

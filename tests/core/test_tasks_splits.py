@@ -11,15 +11,15 @@ from learngene_zoo.errors import BadData
 from learngene_zoo.seeds import (
     derive_seed,
     draw_balanced,
+    draw_uniform,
     interleave_classes,
-    stratified_parts,
-    uniform,
+    split_stratified,
 )
 from learngene_zoo.tasks.splits import (
     Labelled,
+    assemble_task,
     assign_roles,
     complete_splits,
-    task_of,
 )
 from learngene_zoo.tasks.task import Sample
 
@@ -66,7 +66,7 @@ def test_the_order_of_classes_never_changes() -> None:
         35,
     ]
     assert interleave_classes(LABELS, 1).tolist() != interleave_classes(LABELS, 0).tolist()
-    assert [part.tolist() for part in stratified_parts(LABELS, [5, 4], 0)] == [
+    assert [part.tolist() for part in split_stratified(LABELS, [5, 4], 0)] == [
         [1, 7, 15, 33, 39],
         [2, 29, 37, 44],
     ]
@@ -141,8 +141,8 @@ def test_splits_of_data_with_enough_images_are_those_of_before() -> None:
         labels = generator.permutation(np.repeat(np.arange(len(sizes)), sizes))
         test = round(0.2 * len(labels))
         validation = round(0.1 * (len(labels) - test))
-        first, left = stratified_parts(labels, [test, len(labels) - test], 0)
-        second, rest = stratified_parts(labels[left], [validation, len(left) - validation], 0)
+        first, left = split_stratified(labels, [test, len(labels) - test], 0)
+        second, rest = split_stratified(labels[left], [validation, len(left) - validation], 0)
         parts = make_splits(labels)
         assert parts["test"].members.tolist() == first.tolist()
         assert parts["validation"].members.tolist() == left[second].tolist()
@@ -151,23 +151,23 @@ def test_splits_of_data_with_enough_images_are_those_of_before() -> None:
 
 def test_classes_without_test_images_are_named_in_one_line() -> None:
     labels = np.repeat([0, 1, 2], [20, 1, 1])
-    task = task_of("x", {"train": Labelled(Rows(), labels)}, ("a", "b", "c"))
+    task = assemble_task("x", {"train": Labelled(Rows(), labels)}, ("a", "b", "c"))
     says = "; the result on test images says nothing about such classes"
     assert task.notes == (f"2 of 3 classes have no test images: b, c{says}",)
     splits = {"train": Labelled(Rows(), LABELS), "test": Labelled(Rows(), LABELS[LABELS != 1])}
-    assert task_of("x", splits, ("a", "b", "c")).notes == (
+    assert assemble_task("x", splits, ("a", "b", "c")).notes == (
         f"one class has no test images: b{says}",
     )
-    assert task_of("x", {"train": Labelled(Rows(), LABELS)}, ("a", "b", "c")).notes == ()
+    assert assemble_task("x", {"train": Labelled(Rows(), LABELS)}, ("a", "b", "c")).notes == ()
     with pytest.raises(
         BadData, match="x: 2 of 3 classes have no training images: b, c; add some, or remove"
     ):
-        task_of("x", {"train": Labelled(Rows(), labels * 0)}, ("a", "b", "c"))
+        assemble_task("x", {"train": Labelled(Rows(), labels * 0)}, ("a", "b", "c"))
 
 
 def test_too_few_images_for_a_split() -> None:
     with pytest.raises(ValueError, match="at most 48 images in all parts, got 49"):
-        stratified_parts(LABELS, [40, 9], 0)
+        split_stratified(LABELS, [40, 9], 0)
     with pytest.raises(BadData, match=r"too few training images \(1\) to make a test split"):
         make_splits(LABELS[:1])
 
@@ -178,7 +178,7 @@ def test_too_few_images_for_a_split() -> None:
 def test_a_label_outside_the_classes_is_named(label: int, said: str) -> None:
     labels = np.array([*LABELS[:-1], label])
     with pytest.raises(BadData, match=said):
-        task_of("x", {"train": Labelled(Rows(), labels)}, ("a", "b", "c"))
+        assemble_task("x", {"train": Labelled(Rows(), labels)}, ("a", "b", "c"))
 
 
 def test_roles_of_stored_splits() -> None:
@@ -194,7 +194,7 @@ def test_a_balanced_draw_is_that_of_all_images_sorted() -> None:
         shares = generator.dirichlet(np.full(classes, generator.choice([0.1, 1.0, 10.0])))
         labels_N = generator.choice(classes, images, p=shares) + 3
         count = int(generator.integers(1, images + 1))
-        draws_N2 = uniform(derive_seed(seed, "order"), np.arange(images), 2)
+        draws_N2 = draw_uniform(derive_seed(seed, "order"), np.arange(images), 2)
         ranks_N = [
             np.sum(draws_N2[labels_N == label, 0] < first)
             for label, first in zip(labels_N, draws_N2[:, 0], strict=True)

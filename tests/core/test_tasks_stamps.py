@@ -16,7 +16,7 @@ from PIL import Image
 
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import assemble
-from learngene_zoo.bench.grid.grid import Arm, cells
+from learngene_zoo.bench.grid.grid import Arm, list_cells
 from learngene_zoo.errors import Refused
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.runs.run import Run
@@ -148,9 +148,9 @@ def test_cells_of_a_bench_know_their_data(tmp_path: Path) -> None:
 
     def grid(task: str, **more: Any) -> Any:
         arm = Arm(name="a", method="first_k", **more)
-        return cells(tasks=[task], layers=[2], seeds=[0], epochs=[1], arms=[arm], recipe=Recipe())[
-            0
-        ]
+        return list_cells(
+            tasks=[task], layers=[2], seeds=[0], epochs=[1], arms=[arm], recipe=Recipe()
+        )[0]
 
     built_in = grid("digits")
     assert (built_in.data, built_in.extraction.data) == ({}, {})

@@ -331,13 +331,13 @@ def test_a_model_is_evaluated_on_a_stream(task: Task) -> None:
 def test_a_model_is_trained_on_a_stream(task: Task) -> None:
     from learngene_zoo.settings import Recipe
     from learngene_zoo.training.loop import train
-    from learngene_zoo.training.objectives import Classification, training_images
+    from learngene_zoo.training.objectives import Classification, load_training_images
 
     recipe = Recipe(epochs=6, batch_size=20, lr=1e-2, augment="none")
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.LayerNorm(192), nn.Linear(192, CLASSES))
     steps = list(
-        train(Classification(model), training_images(task, VIEW, recipe, Run()), recipe, Run())
+        train(Classification(model), load_training_images(task, VIEW, recipe, Run()), recipe, Run())
     )
     assert len(steps) == 30
     assert steps[-1].loss < 0.5 * steps[0].loss

@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 from streaming_toy import by_index, encode, loader, pairs, pixels, shards, write_tar
 
-from learngene_zoo.atomic import _machine
+from learngene_zoo.atomic import _identify_machine
 from learngene_zoo.errors import BadData, WrongCall
 from learngene_zoo.ownership import write_draft_mark
 from learngene_zoo.tasks.catalogue import open_task
@@ -102,7 +102,7 @@ def test_counts_are_kept_and_what_a_killed_process_left_of_them_goes(
     (kept,) = cache.rglob("*.json")
     text = kept.read_text()
     dead = kept.with_name(
-        f".{kept.name}.{_machine()}-{2**30}-1-abcdef.draft"
+        f".{kept.name}.{_identify_machine()}-{2**30}-1-abcdef.draft"
     )  # no process has this number
     dead.mkdir()
     write_draft_mark(dead)
@@ -168,7 +168,7 @@ def test_images_are_counted_once_until_a_tar_changes(
     first = open_task(f"wds:{tmp_path}")
     assert len(list(cache.rglob("*.json"))) == 1
     with monkeypatch.context() as patch:
-        patch.setattr(tars, "progress", never)
+        patch.setattr(tars, "show_progress", never)
         assert open_task(f"wds:{tmp_path}").sizes == first.sizes
     write_tar(tmp_path / "train-000.tar", pairs(0, 26))
     assert open_task(f"wds:{tmp_path}").sizes["train"] == 101

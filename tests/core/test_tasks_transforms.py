@@ -15,9 +15,9 @@ from learngene_zoo.tasks.transforms import (
     fit_images,
     fit_masks,
     normalise_images,
-    shift_and_mirror,
+    shift_and_flip,
 )
-from learngene_zoo.testing import tiny_task
+from learngene_zoo.testing import make_tiny_task
 
 
 def test_colours_become_grey_by_their_luminance() -> None:
@@ -47,7 +47,7 @@ def test_a_mask_takes_the_class_that_is_nearest_to_the_middle_of_a_pixel() -> No
 
 @pytest.mark.parametrize("value", [2, 3, 254])
 def test_a_mask_holds_classes_of_its_task_or_what_does_not_count(value: int) -> None:
-    task = replace(tiny_task(classes=2), kind="segmentation")
+    task = replace(make_tiny_task(classes=2), kind="segmentation")
     images, masks = (
         torch.zeros(2, 3, 4, 4, dtype=torch.uint8),
         torch.zeros(2, 4, 4, dtype=torch.uint8),
@@ -64,7 +64,7 @@ def test_a_mask_holds_classes_of_its_task_or_what_does_not_count(value: int) -> 
 def test_a_shifted_image_is_mirrored_at_its_border() -> None:
     row = torch.arange(16, dtype=torch.uint8)
     images = row.expand(1, 16, 16)[None].expand(200, 1, 16, 16).contiguous()
-    moved = shift_and_mirror(images, 0, 0, list(range(200)), flip=False)[:, 0, 0].tolist()
+    moved = shift_and_flip(images, 0, 0, list(range(200)), flip=False)[:, 0, 0].tolist()
     expected = {
         shift: [abs(index) if index < 16 else 30 - index for index in range(shift, 16 + shift)]
         for shift in range(-2, 3)
@@ -72,7 +72,7 @@ def test_a_shifted_image_is_mirrored_at_its_border() -> None:
     assert {tuple(line) for line in moved} == {tuple(line) for line in expected.values()}, (
         "every shift up to an eighth"
     )
-    flipped = shift_and_mirror(images, 0, 0, list(range(200)), flip=True)[:, 0, 0].tolist()
+    flipped = shift_and_flip(images, 0, 0, list(range(200)), flip=True)[:, 0, 0].tolist()
     mirrored = sum(first != second for first, second in zip(moved, flipped, strict=True))
     assert all(second in (first, first[::-1]) for first, second in zip(moved, flipped, strict=True))
     assert 70 <= mirrored <= 130

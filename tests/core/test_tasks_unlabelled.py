@@ -17,7 +17,7 @@ from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.tasks.loader import Loader
 from learngene_zoo.tasks.task import Task, stamp_task
 from learngene_zoo.tasks.unlabelled.opening import open_images, remove_labels
-from learngene_zoo.testing import tiny_task
+from learngene_zoo.testing import make_tiny_task
 
 FORM = InputFormat(image_size=16, channels=3, mean=(0.5,) * 3, std=(0.5,) * 3)
 
@@ -154,10 +154,10 @@ def test_a_task_keeps_its_labels_if_they_are_not_required() -> None:
 
 
 def test_a_task_loses_its_labels() -> None:
-    task = remove_labels(tiny_task())
+    task = remove_labels(make_tiny_task())
     assert (task.classes, task.attributes, task.kind) == (1, (), "classification")
     assert not task.split("train").labels.any()
-    labelled = tiny_task().split("train").__getitems__([3, 5])
+    labelled = make_tiny_task().split("train").__getitems__([3, 5])
     assert (task.split("train").__getitems__([3, 5]) == labelled).all()
 
 

@@ -20,12 +20,12 @@ import learngene_zoo as lg
 from learngene_zoo.artifacts.descendant import assemble, load_descendant
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.spec import USUAL_VIEW, InputFormat, View
-from learngene_zoo.families.tensors import initial
-from learngene_zoo.families.timm_config import timm_config
+from learngene_zoo.families.tensors import initialise
+from learngene_zoo.families.timm_config import write_timm_config
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.lifecycle import extract
 from learngene_zoo.pretrained.ancestry import open_ancestry
-from learngene_zoo.runs.cache import key_of
+from learngene_zoo.runs.cache import compute_key
 from learngene_zoo.settings import Recipe, from_json, to_json
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.tasks.loader import Loader
@@ -87,11 +87,13 @@ def test_timm_sees_the_pixels_that_we_evaluate(
 def write_ancestry(place: Path, **images: Any) -> Path:
     """Write an ancestry model's folder with these entries in `pretrained_cfg`; None removes one."""
     place.mkdir(parents=True)
-    config: Any = timm_config(SPEC, mean=(0.5,) * 3, std=(0.5,) * 3, class_names=(), licence="mit")
+    config: Any = write_timm_config(
+        SPEC, mean=(0.5,) * 3, std=(0.5,) * 3, class_names=(), licence="mit"
+    )
     cfg = {**config["pretrained_cfg"], **images}
     config["pretrained_cfg"] = {name: value for name, value in cfg.items() if value is not None}
     (place / "config.json").write_text(json.dumps(config))
-    save_file(dict(initial(SPEC, 0)), place / "model.safetensors")
+    save_file(dict(initialise(SPEC, 0)), place / "model.safetensors")
     return place
 
 
@@ -152,7 +154,9 @@ def test_what_came_later_is_in_no_file_and_no_key_while_it_is_as_before(tmp_path
     record = open_ancestry(str(write_ancestry(tmp_path / "it", crop_pct=0.9))).record
     for value in (Recipe(repeats=3), Recipe(), record):
         assert from_json(type(value), to_json(value), "it") == value
-    assert key_of("toy.initial", Recipe(), [], 0) != key_of("toy.initial", Recipe(repeats=3), [], 0)
+    assert compute_key("toy.initial", Recipe(), [], 0) != compute_key(
+        "toy.initial", Recipe(repeats=3), [], 0
+    )
 
 
 def test_the_usual_view_changes_no_key() -> None:
@@ -160,7 +164,9 @@ def test_the_usual_view_changes_no_key() -> None:
     stated = {"image_size": 32, "channels": 3, "mean": [0.5] * 3, "std": [0.5] * 3}
     assert plain.identity == ["InputFormat", stated]
     other = InputFormat(image_size=32, mean=(0.5,) * 3, std=(0.5,) * 3, view=DEIT)
-    assert key_of("toy.initial", None, [plain], 0) != key_of("toy.initial", None, [other], 0)
+    assert compute_key("toy.initial", None, [plain], 0) != compute_key(
+        "toy.initial", None, [other], 0
+    )
 
 
 @pytest.mark.parametrize("view", VIEWS, ids=str)

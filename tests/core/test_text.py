@@ -8,7 +8,13 @@ import unicodedata
 
 import pytest
 
-from learngene_zoo.text import json_text, markdown, printable, shell_word, spreadsheet
+from learngene_zoo.text import (
+    escape_controls,
+    escape_formula,
+    escape_markdown,
+    format_json,
+    quote_word,
+)
 
 ORDINARY = [
     "a b",
@@ -40,19 +46,19 @@ HOSTILE = {
 
 @pytest.mark.parametrize("text", ORDINARY)
 def test_ordinary_text_stays_as_it_is(text: str) -> None:
-    assert printable(text) == text
-    assert json_text([text]) == json.dumps([text], ensure_ascii=False)
-    assert shlex.split(shell_word(text)) == [text]
+    assert escape_controls(text) == text
+    assert format_json([text]) == json.dumps([text], ensure_ascii=False)
+    assert shlex.split(quote_word(text)) == [text]
 
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_what_controls_a_terminal_is_shown_by_its_number(text: str) -> None:
-    assert printable(text) == HOSTILE[text]
-    assert shlex.split(shell_word(text)) == [HOSTILE[text]]
+    assert escape_controls(text) == HOSTILE[text]
+    assert shlex.split(quote_word(text)) == [HOSTILE[text]]
 
 
 def test_no_character_of_unicode_passes_that_could_control_anything() -> None:
-    kept = {letter for letter in map(chr, range(0x110000)) if printable(letter) == letter}
+    kept = {letter for letter in map(chr, range(0x110000)) if escape_controls(letter) == letter}
     assert {unicodedata.category(letter) for letter in kept - {"\u200c", "\u200d"}}.isdisjoint(
         {"Cc", "Cf", "Cs", "Zl", "Zp"}
     )
@@ -61,20 +67,20 @@ def test_no_character_of_unicode_passes_that_could_control_anything() -> None:
 @pytest.mark.parametrize("text", [*HOSTILE, *ORDINARY])
 @pytest.mark.parametrize("indent", [None, 1])
 def test_json_says_the_same_and_holds_nothing_that_controls(text: str, indent: int | None) -> None:
-    written = json_text({"a": [text]}, indent)
+    written = format_json({"a": [text]}, indent)
     assert json.loads(written) == {"a": [text]}
-    assert printable(written.replace("\n", "")) == written.replace("\n", "")
+    assert escape_controls(written.replace("\n", "")) == written.replace("\n", "")
 
 
 def test_markdown_has_no_tags_links_code_or_columns() -> None:
-    assert markdown("<img src=x>|`a`\\ [a](javascript:x)\n# b") == (
+    assert escape_markdown("<img src=x>|`a`\\ [a](javascript:x)\n# b") == (
         "\\<img src=x\\>\\|\\`a\\`\\\\ [a]\\(javascript:x) # b"
     )
-    assert markdown("61.0 [60.1, 62.3]") == "61.0 [60.1, 62.3]"
+    assert escape_markdown("61.0 [60.1, 62.3]") == "61.0 [60.1, 62.3]"
 
 
 def test_a_spreadsheet_computes_no_text() -> None:
-    assert [spreadsheet(v) for v in ("=1+1", "@x", "-a", "a=b", -1.5, None)] == [
+    assert [escape_formula(v) for v in ("=1+1", "@x", "-a", "a=b", -1.5, None)] == [
         "'=1+1",
         "'@x",
         "'-a",

@@ -214,7 +214,7 @@ def test_an_epoch_resumes_at_any_step(task: Task) -> None:
 def test_processes_share_a_batch(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
     alone = collect(task, batch_size=6, shuffle=True)
     for rank in (0, 1):
-        monkeypatch.setattr("learngene_zoo.tasks.loader.world", lambda: 2)
+        monkeypatch.setattr("learngene_zoo.tasks.loader.get_world_size", lambda: 2)
         monkeypatch.setattr("learngene_zoo.tasks.loader.rank", lambda rank=rank: rank)
         for batch, mine in zip(alone, collect(task, batch_size=6, shuffle=True), strict=True):
             assert mine.indices.tolist() == batch.indices.tolist()[rank::2]

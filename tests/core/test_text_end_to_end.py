@@ -15,7 +15,7 @@ from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import Descendant
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.forward import compute_pooled, spread_pooled
-from learngene_zoo.families.tensors import initial, model_of
+from learngene_zoo.families.tensors import build_model, initialise
 from learngene_zoo.lifecycle.rates import describe_rates
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
@@ -35,7 +35,7 @@ TEXTS = [f"{a} {b} {c}" for a in WORDS[4:7] for b in WORDS[2:9] for c in WORDS[3
 def learngene(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     folder = tmp_path / "ancestry"
     spec = SPECS[request.param].with_(classes=0)
-    module = model_of(spec, initial(spec, 0, "fan_in"))
+    module = build_model(spec, initialise(spec, 0, "fan_in"))
     body = getattr(module, module.base_model_prefix)
     body.save_pretrained(folder)
     write_tokenizer(folder)
@@ -106,10 +106,10 @@ def test_a_task_of_images_is_refused_before_anything_is_built(learngene: Path) -
 
 
 def test_a_pooler_whose_outputs_hardly_differ_is_spread() -> None:
-    state, words = initial(BERT, 0, "fan_in"), draw_words(BERT, count=64)
+    state, words = initialise(BERT, 0, "fan_in"), draw_words(BERT, count=64)
     state["bert.pooler.dense.weight"] *= 1e-5
     state["bert.pooler.dense.bias"] += 0.1
-    model = model_of(BERT, state)
+    model = build_model(BERT, state)
     with torch.no_grad():
         before = compute_pooled(model, words)
         assert before.std(dim=0).mean() < 1e-4
@@ -125,10 +125,10 @@ def test_a_pooler_whose_outputs_hardly_differ_is_spread() -> None:
 
 
 def test_a_channel_of_the_pooler_that_is_saturated_leaves_the_others_finite() -> None:
-    state, words = initial(BERT, 0, "fan_in"), draw_words(BERT, count=64)
+    state, words = initialise(BERT, 0, "fan_in"), draw_words(BERT, count=64)
     state["bert.pooler.dense.weight"] *= 1e-5
     state["bert.pooler.dense.bias"][0] = 20.0  # tanh is 1 in float32
-    model = model_of(BERT, state)
+    model = build_model(BERT, state)
     with torch.no_grad():
         spread = spread_pooled(model, compute_pooled(model, words))
     assert all(tensor.isfinite().all() for tensor in spread.values())

@@ -16,15 +16,15 @@ from text_models_toy import BERT, GPT2, SPECS, WORDS, draw_words, write_tokenize
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import Descendant, assemble, load_descendant
 from learngene_zoo.artifacts.learngene import load_learngene
-from learngene_zoo.artifacts.shelf import kind_of
+from learngene_zoo.artifacts.shelf import read_kind
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.forward import compute_logits, compute_tokens
 from learngene_zoo.families.spec import TextSpec
-from learngene_zoo.families.tensors import initial
+from learngene_zoo.families.tensors import initialise
 from learngene_zoo.lifecycle.analyse import assemble_ancestry
 from learngene_zoo.method.sizes import Target
-from learngene_zoo.pretrained.ancestry import ancestry_spec, open_ancestry
-from learngene_zoo.storage import CONFIG, TOKENIZER, WEIGHTS, sha256
+from learngene_zoo.pretrained.ancestry import open_ancestry, read_ancestry_spec
+from learngene_zoo.storage import CONFIG, TOKENIZER, WEIGHTS, compute_sha256
 
 transformers = pytest.importorskip("transformers")
 
@@ -102,8 +102,8 @@ def test_a_folder_is_read_as_it_was_written(spec: TextSpec, tmp_path: Path) -> N
     assert again.identity == made.identity
     tokens = again.input_format
     assert (tokens.tokens, tokens.pad) == (spec.positions, spec.pad_token)
-    assert tokens.tokenizer == sha256(tmp_path / "model" / TOKENIZER)
-    assert kind_of(tmp_path / "model") == "model"
+    assert tokens.tokenizer == compute_sha256(tmp_path / "model" / TOKENIZER)
+    assert read_kind(tmp_path / "model") == "model"
     card = (tmp_path / "model" / "README.md").read_text()
     assert "library_name: transformers" in card
     assert "timm" not in card.partition("versions")[0]
@@ -162,7 +162,7 @@ def test_a_model_of_transformers_is_an_ancestry(
     assert (ancestry.spec.layers, ancestry.spec.classes) == (spec.layers, classes)
     assert ancestry.record.tokenizer is not None
     assert ancestry.record.mean == ()
-    assert ancestry_spec(str(tmp_path / "model")) == ancestry.spec
+    assert read_ancestry_spec(str(tmp_path / "model")) == ancestry.spec
     with torch.no_grad():
         assert torch.equal(compute_tokens(ancestry.model(), words), compute_tokens(model, words))
 
@@ -239,11 +239,11 @@ def test_another_kind_of_model_is_named(tmp_path: Path) -> None:
 
 def test_the_pooling_of_a_sentence_encoder_is_read(tmp_path: Path) -> None:
     save_foreign(BERT.with_(classes=0), tmp_path / "model")
-    assert ancestry_spec(str(tmp_path / "model")).pool == "pooler"
+    assert read_ancestry_spec(str(tmp_path / "model")).pool == "pooler"
     (tmp_path / "model" / "1_Pooling").mkdir()
     pooling = tmp_path / "model" / "1_Pooling" / "config.json"
     pooling.write_text(json.dumps({"pooling_mode_mean_tokens": True}))
-    assert ancestry_spec(str(tmp_path / "model")).pool == "mean"
+    assert read_ancestry_spec(str(tmp_path / "model")).pool == "mean"
 
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
@@ -259,7 +259,7 @@ def test_the_tokenizer_goes_from_ancestry_to_descendant(spec: TextSpec, tmp_path
     assert load_descendant(tmp_path / "small").files == made.files
     assert small.spec == spec.with_(layers=2)
     words = draw_words(spec)
-    two = initial(small.spec, 0, "fan_in")
+    two = initialise(small.spec, 0, "fan_in")
     expected = {name: made.state[name] for name in two if name in small.inherited}
     assert all(torch.equal(small.state[name], expected[name]) for name in expected)
     with torch.no_grad():
@@ -269,7 +269,7 @@ def test_the_tokenizer_goes_from_ancestry_to_descendant(spec: TextSpec, tmp_path
 def test_a_trained_model_keeps_its_tokenizer(tmp_path: Path) -> None:
     made = make_descendant(GPT2, tmp_path / "tokenizer")
     assert made.for_task("other", ("a", "b"), seed=0).files == made.files
-    trained = made.with_state(initial(made.spec, 1))
+    trained = made.with_state(initialise(made.spec, 1))
     assert trained.files == made.files
     ancestry = open_ancestry(str(made.save(tmp_path / "model")))
     assert assemble_ancestry(ancestry, 0).input_format == made.input_format

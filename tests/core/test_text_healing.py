@@ -14,9 +14,9 @@ from training_toy import check_split
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import Descendant
 from learngene_zoo.errors import BadData, WrongCall
-from learngene_zoo.families.family import table_of
+from learngene_zoo.families.family import get_table
 from learngene_zoo.families.forward import compute_logits, pool_words
-from learngene_zoo.families.tensors import initial, model_of
+from learngene_zoo.families.tensors import build_model, initialise
 from learngene_zoo.families.text_format import Tokens
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import open_task
@@ -45,7 +45,7 @@ def pair(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Descendant, De
     """The first two blocks of an ancestry model, and all of them."""
     folder = tmp_path / "ancestry"
     spec = SPECS[request.param].with_(classes=0)
-    module = model_of(spec, initial(spec, 0, "fan_in"))
+    module = build_model(spec, initialise(spec, 0, "fan_in"))
     getattr(module, module.base_model_prefix).save_pretrained(folder)
     write_tokenizer(folder)
     if spec.pool == "mean":
@@ -162,7 +162,7 @@ def test_rounds_go_through_sizes_between(
     assert first < alone  # the weights come from the healed model of two layers
     assert healed.spec == start.spec
     assert healed.files == start.files
-    table_of_start = table_of(start.spec)
+    table_of_start = get_table(start.spec)
     head = [name for name in start.state if table_of_start.is_head(name)]
     assert head
     assert all(torch.equal(healed.state[name], start.state[name]) for name in head)

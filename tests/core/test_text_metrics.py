@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from learngene_zoo.bench.running.trial import chance_level
+from learngene_zoo.bench.running.trial import compute_chance_level
 from learngene_zoo.tasks.catalogue import open_task
-from learngene_zoo.training.evaluate import Judged, rows_of_metric, summary
+from learngene_zoo.training.evaluate import Judged, convert_rows, summarise_rows
 from learngene_zoo.training.fit import find_constant_share
-from learngene_zoo.training.objectives import F1, Accuracy, Confusion, Matthews, metric_for
+from learngene_zoo.training.objectives import F1, Accuracy, Confusion, Matthews, choose_metric
 
 # Computed by hand. Rows are true classes, columns predicted ones.
 TABLES: list[tuple[Any, float, float]] = [
@@ -50,8 +50,8 @@ def test_the_values_are_those_computed_by_hand(matrix: Any, matthews: float, f1:
 
 def test_a_task_names_its_metric() -> None:
     digits = open_task("digits")
-    assert isinstance(metric_for(digits), Accuracy)
-    kinds = [type(metric_for(replace(digits, metric=name))) for name in ("matthews", "F1")]
+    assert isinstance(choose_metric(digits), Accuracy)
+    kinds = [type(choose_metric(replace(digits, metric=name))) for name in ("matthews", "F1")]
     assert kinds == [Matthews, F1]
 
 
@@ -59,14 +59,16 @@ def test_an_evaluation_with_another_metric_has_no_flags() -> None:
     """The flags are those of accuracy, from which paired differences are computed."""
     task = replace(open_task("digits"), classes=2, class_names=("a", "b"), metric="matthews")
     pairs = np.array([[0, 0, 9, 9], [1, 1, 9, 9], [1, 0, 9, 9], [0, 0, 9, 9]])
-    metric = metric_for(task)
+    metric = choose_metric(task)
     assert isinstance(metric, Confusion)
-    judged = summary(task.name, "test", metric, rows_of_metric(metric, pairs))
+    judged = summarise_rows(task.name, "test", metric, convert_rows(metric, pairs))
     assert (judged.metric, judged.correct, judged.resolution) == ("matthews", (), None)
     assert judged.value == pytest.approx((2 * 1 - 0) / (2 * 2 * 3 * 1) ** 0.5)
-    assert chance_level(Judged(judged, pairs), task) == 0.0
-    assert chance_level(Judged(judged, pairs), replace(task, metric="F1")) == pytest.approx(2 / 3)
+    assert compute_chance_level(Judged(judged, pairs), task) == 0.0
+    assert compute_chance_level(Judged(judged, pairs), replace(task, metric="F1")) == pytest.approx(
+        2 / 3
+    )
     assert find_constant_share(task) == 0.0
     assert find_constant_share(replace(task, metric="F1")) is None
-    right = summary(task.name, "test", Accuracy(), rows_of_metric(Accuracy(), pairs))
+    right = summarise_rows(task.name, "test", Accuracy(), convert_rows(Accuracy(), pairs))
     assert right.correct == (True, True, False, True)

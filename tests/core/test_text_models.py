@@ -20,7 +20,7 @@ from text_models_toy import BERT, GPT2, SPECS, draw_words, write_tokenizer
 import learngene_zoo
 from learngene_zoo.artifacts.descendant import assemble
 from learngene_zoo.errors import Unavailable, WrongCall
-from learngene_zoo.families.family import cost, count_params, family_of, host
+from learngene_zoo.families.family import count_cost, count_params, get_family, load_host
 from learngene_zoo.families.forward import (
     compute_logits,
     compute_pooled,
@@ -32,7 +32,7 @@ from learngene_zoo.families.forward import (
 from learngene_zoo.families.gpt2 import names as gpt2_names
 from learngene_zoo.families.spec import FAMILIES, TextSpec
 from learngene_zoo.families.surgery import map_axes
-from learngene_zoo.families.tensors import initial, model_of, shapes, state_of
+from learngene_zoo.families.tensors import build_model, get_shapes, get_state_dict, initialise
 from learngene_zoo.families.text_format import Tokens
 from learngene_zoo.pretrained.ancestry import open_ancestry
 from learngene_zoo.settings import from_json, to_json
@@ -56,11 +56,11 @@ VARIANTS = [
 
 @pytest.mark.parametrize("spec", VARIANTS, ids=repr)
 def test_the_table_is_the_state_dict_of_transformers(spec: TextSpec) -> None:
-    model = model_of(spec, initial(spec, 0))
+    model = build_model(spec, initialise(spec, 0))
     expected = [(name, tuple(tensor.shape)) for name, tensor in model.state_dict().items()]
-    assert list(shapes(spec).items()) == expected
+    assert list(get_shapes(spec).items()) == expected
     assert count_params(spec) == sum(tensor.numel() for tensor in model.parameters())
-    assert host(family_of(spec)).spec_of(model) == spec
+    assert load_host(get_family(spec)).spec_of(model) == spec
     assert from_json(type(spec), to_json(spec), "spec") == spec
     assert not any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers()))
 
@@ -89,7 +89,7 @@ def test_the_published_size_of_bert() -> None:
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
 def test_flops_are_those_of_the_modules(spec: TextSpec) -> None:
-    model, words = model_of(spec, initial(spec, 0)), draw_words(spec, count=1)
+    model, words = build_model(spec, initialise(spec, 0)), draw_words(spec, count=1)
     sums = {"linear": 0}
 
     def count(module: torch.nn.Module, inputs: tuple[torch.Tensor], output: torch.Tensor) -> None:
@@ -101,14 +101,16 @@ def test_flops_are_those_of_the_modules(spec: TextSpec) -> None:
     compute_logits(model, words)
     n, d = spec.tokens, spec.width
     products, norms = 2 * spec.layers * n * n * d, 5 * n * d * (2 * spec.layers + 1)
-    assert cost(spec).flops == sums["linear"] + products + norms
+    assert count_cost(spec).flops == sums["linear"] + products + norms
 
 
 def test_initial_values_are_those_of_transformers() -> None:
     spec = GPT2.with_(layers=4, width=96, heads=6)
     torch.manual_seed(0)
-    module = transformers.GPT2ForSequenceClassification(model_of(spec, initial(spec, 0)).config)
-    ours, theirs = initial(spec, 0), state_of(module)
+    module = transformers.GPT2ForSequenceClassification(
+        build_model(spec, initialise(spec, 0)).config
+    )
+    ours, theirs = initialise(spec, 0), get_state_dict(module)
     for name, tensor in ours.items():
         expected = theirs[name].std().item()
         assert tensor.std().item() == pytest.approx(expected, rel=0.15, abs=1e-8), name
@@ -118,7 +120,7 @@ def test_initial_values_are_those_of_transformers() -> None:
 
 def test_the_fan_in_of_a_matrix_whose_rows_are_inputs() -> None:
     spec = GPT2.with_(width=64, heads=4, mlp_ratio=8.0)
-    state = initial(spec, 0, "fan_in")
+    state = initialise(spec, 0, "fan_in")
     for name, inputs in (("attn.c_attn", 64), ("mlp.c_fc", 64), ("mlp.c_proj", 512)):
         std = state[f"transformer.h.0.{name}.weight"].std().item()
         assert std == pytest.approx(1 / math.sqrt(inputs), rel=0.05), name
@@ -126,7 +128,7 @@ def test_the_fan_in_of_a_matrix_whose_rows_are_inputs() -> None:
 
 @pytest.mark.parametrize("spec", VARIANTS, ids=repr)
 def test_the_head_reads_the_pooled_features(spec: TextSpec) -> None:
-    model, words = model_of(spec, initial(spec, 0, "fan_in")), draw_words(spec)
+    model, words = build_model(spec, initialise(spec, 0, "fan_in")), draw_words(spec)
     with torch.no_grad():
         pooled_BD = compute_pooled(model, words)
         assert torch.allclose(get_classifier(model)(pooled_BD), compute_logits(model, words))
@@ -137,7 +139,7 @@ def test_the_head_reads_the_pooled_features(spec: TextSpec) -> None:
 
 @pytest.mark.parametrize("spec", VARIANTS[:2] + VARIANTS[4:6], ids=repr)
 def test_padding_has_no_effect(spec: TextSpec) -> None:
-    model, words = model_of(spec, initial(spec, 0, "fan_in")), draw_words(spec)
+    model, words = build_model(spec, initialise(spec, 0, "fan_in")), draw_words(spec)
     with torch.no_grad():
         together = compute_logits(model, words)
         for text, logits in zip(words, together):
@@ -146,7 +148,7 @@ def test_padding_has_no_effect(spec: TextSpec) -> None:
 
 
 def test_segments_are_those_of_transformers() -> None:
-    model, words = model_of(BERT, initial(BERT, 0)), draw_words(BERT)
+    model, words = build_model(BERT, initialise(BERT, 0)), draw_words(BERT)
     segments = torch.zeros_like(words)
     segments[:, 4:] = 1
     with torch.no_grad():
@@ -159,7 +161,7 @@ def test_segments_are_those_of_transformers() -> None:
 
 def test_a_model_with_one_segment_does_not_tell_the_texts_of_a_pair_apart() -> None:
     spec = BERT.with_(segments_of_text=1)
-    model, words = model_of(spec, initial(spec, 0)), draw_words(BERT)
+    model, words = build_model(spec, initialise(spec, 0)), draw_words(BERT)
     mask, segments = (words != 0).long(), torch.zeros_like(words)
     segments[:, 4:] = 1
     with torch.no_grad():
@@ -227,8 +229,10 @@ def test_a_pad_token_outside_the_vocabulary_is_not_used(tmp_path: Path) -> None:
 
 def test_pooling_of_a_bert_without_a_head() -> None:
     spec, words = BERT.with_(classes=0), draw_words(BERT)
-    state = initial(spec, 0, "fan_in")
-    models = {pool: model_of(spec.with_(pool=pool), state) for pool in ("mean", "token", "pooler")}
+    state = initialise(spec, 0, "fan_in")
+    models = {
+        pool: build_model(spec.with_(pool=pool), state) for pool in ("mean", "token", "pooler")
+    }
     with torch.no_grad():
         features = {pool: compute_pooled(model, words) for pool, model in models.items()}
         tokens = compute_tokens(models["mean"], words)
@@ -245,7 +249,7 @@ def test_pooling_of_a_bert_without_a_head() -> None:
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
 def test_features_are_recorded(spec: TextSpec, classes: int) -> None:
     spec, words = spec.with_(classes=classes), draw_words(spec)
-    model = model_of(spec, initial(spec, 0, "fan_in"))
+    model = build_model(spec, initialise(spec, 0, "fan_in"))
     with torch.no_grad(), record_features(model, [0, 2]) as features:
         logits = compute_logits(model, words)
     assert torch.equal(features.logits, logits)
@@ -260,13 +264,13 @@ def test_features_are_recorded(spec: TextSpec, classes: int) -> None:
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
 def test_a_permutation_of_channels_keeps_the_function(spec: TextSpec) -> None:
-    state, words = initial(spec, 0, "fan_in"), draw_words(spec)
+    state, words = initialise(spec, 0, "fan_in"), draw_words(spec)
     generator = torch.Generator().manual_seed(3)
     sizes = {"width": spec.width, "hidden": spec.hidden, "heads": spec.heads}
     maps = {axis: torch.randperm(n, generator=generator).tolist() for axis, n in sizes.items()}
     with torch.no_grad():
-        expected = compute_logits(model_of(spec, state), words)
-        permuted = compute_logits(model_of(spec, map_axes(state, spec, maps)), words)
+        expected = compute_logits(build_model(spec, state), words)
+        permuted = compute_logits(build_model(spec, map_axes(state, spec, maps)), words)
     assert torch.allclose(permuted, expected, atol=1e-5)
 
 
@@ -282,7 +286,7 @@ def test_impossible_specs_are_refused() -> None:
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
 def test_a_call_is_compiled_as_one_graph(spec: TextSpec) -> None:
-    model, words = model_of(spec, initial(spec, 0, "fan_in")), draw_words(spec)
+    model, words = build_model(spec, initialise(spec, 0, "fan_in")), draw_words(spec)
     expected = compute_logits(model, words)
     compiled = torch.compile(
         lambda inputs: compute_logits(model, inputs), backend="eager", fullgraph=True
@@ -301,14 +305,14 @@ def test_a_missing_transformers_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(Unavailable, match=r'pip install "learngene-zoo\[text\]"'):
-        host(family_of(GPT2))
+        load_host(get_family(GPT2))
 
 
 def test_specs_and_costs_need_neither_torch_nor_transformers() -> None:
     script = (
         "import sys\n"
-        "from learngene_zoo.families.family import cost, families\n"
-        "[cost(spec) for family in families() for spec in family.examples]\n"
+        "from learngene_zoo.families.family import count_cost, iterate_families\n"
+        "[count_cost(spec) for family in iterate_families() for spec in family.examples]\n"
         "print(*sorted({'torch', 'timm', 'transformers', 'tokenizers'} & set(sys.modules)))"
     )
     done = subprocess.run(

@@ -13,7 +13,7 @@ from text_models_toy import GPT2, WORDS, write_tokenizer
 from learngene_zoo import lifecycle
 from learngene_zoo.cli.main import main
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.families.tensors import initial, model_of
+from learngene_zoo.families.tensors import build_model, initialise
 from learngene_zoo.runs.run import Run
 
 pytest.importorskip("transformers")
@@ -25,7 +25,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("texts")
     ancestry, table = folder / "ancestry", folder / "mine.csv"
     spec = GPT2.with_(classes=0)
-    module: Any = model_of(spec, initial(spec, 0, "fan_in"))
+    module: Any = build_model(spec, initialise(spec, 0, "fan_in"))
     module.transformer.save_pretrained(ancestry)
     write_tokenizer(ancestry)
     for path in ancestry.glob("tokenizer*.json"):  # a name that also separates pairs

@@ -17,7 +17,7 @@ from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import Descendant, load_descendant
 from learngene_zoo.cli.main import main
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.families.tensors import initial, model_of
+from learngene_zoo.families.tensors import build_model, initialise
 from learngene_zoo.lifecycle.analyse import assemble_ancestry
 from learngene_zoo.lifecycle.shrinking import building, estimate, finishing, request
 from learngene_zoo.lifecycle.shrinking.candidates import ShrinkCandidate
@@ -47,7 +47,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     for name, spec in SPECS.items():
         shape = spec.with_(classes=0)
-        module = model_of(shape, initial(shape, 0, "fan_in"))
+        module = build_model(shape, initialise(shape, 0, "fan_in"))
         getattr(module, module.base_model_prefix).save_pretrained(name)
         write_tokenizer(Path(name))
     labels = ["yes" if "dog" in text else "no" for text in TEXTS]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from learngene_zoo.terminal import choose_columns, terminal_width, text_table, wrap_words
+from learngene_zoo.terminal import choose_columns, format_table, measure_terminal, wrap_words
 
 ROWS = [
     ["lsamd", "7", "keep the blocks that most data sets share"],
@@ -14,14 +14,14 @@ ROWS = [
 
 def test_without_a_width_columns_are_as_wide_as_their_content_and_stay_in_line() -> None:
     long = "x" * 90
-    lines = text_table(["a", "b"], [["one", "1"], [long, "2"]]).splitlines()
+    lines = format_table(["a", "b"], [["one", "1"], [long, "2"]]).splitlines()
     assert lines[3] == f"{long}   2"
     assert lines[2] == f"{'one':<90}   1"
     assert len(lines[1]) == len(lines[3])
 
 
 def test_columns_are_aligned_below_a_heading() -> None:
-    lines = text_table(["name", "layers", "title"], ROWS, right=[1], title="methods").splitlines()
+    lines = format_table(["name", "layers", "title"], ROWS, right=[1], title="methods").splitlines()
     assert lines[0] == "methods"
     assert lines[1] == "name                        layers   title"
     assert set(lines[2]) == {"─"}
@@ -33,7 +33,7 @@ def test_columns_are_aligned_below_a_heading() -> None:
 
 
 def test_a_narrow_terminal_folds_sentences_between_words_and_never_the_name() -> None:
-    lines = text_table(["name", "layers", "title"], ROWS, right=[1], width=60).splitlines()
+    lines = format_table(["name", "layers", "title"], ROWS, right=[1], width=60).splitlines()
     assert max(map(len, lines)) <= 60
     assert lines[2:] == [
         "lsamd                            7   keep the blocks that",
@@ -64,7 +64,7 @@ def test_the_least_important_columns_go_first_and_the_first_two_stay(
 ) -> None:
     right = [1, 2, 3]
     assert choose_columns(HEADS, NUMBERS, right, width, drops) == kept
-    lines = text_table(HEADS, NUMBERS, right, width=width, drops=drops).splitlines()
+    lines = format_table(HEADS, NUMBERS, right, width=width, drops=drops).splitlines()
     assert lines[-1].startswith("closed_form-mini   0.913 [0.901, 0.925]")
     assert width < 42 or max(map(len, lines)) <= width
 
@@ -86,12 +86,12 @@ def test_a_path_is_folded_after_a_slash_only() -> None:
 
 
 def test_a_table_without_rows_is_its_heading() -> None:
-    assert text_table(["a", "b"], []).splitlines() == ["a   b", "─────"]
+    assert format_table(["a", "b"], []).splitlines() == ["a   b", "─────"]
 
 
 def test_the_width_is_that_of_the_variable_or_80(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "60")
-    assert terminal_width() == 60
+    assert measure_terminal() == 60
     for nothing in ("0", "-3", "wide", ""):
         monkeypatch.setenv("COLUMNS", nothing)
-        assert terminal_width() > 0
+        assert measure_terminal() > 0

@@ -17,7 +17,7 @@ import pytest
 from learngene_zoo.errors import BadData, WrongCall, ZooError
 from learngene_zoo.tasks import hub_data
 from learngene_zoo.tasks.catalogue import check_name, locate_task, open_task
-from learngene_zoo.tasks.first_row import first_row
+from learngene_zoo.tasks.first_row import read_first_row
 from learngene_zoo.tasks.splits import ensure_validation
 from learngene_zoo.tasks.task import Task, stamp_task
 from learngene_zoo.tasks.unlabelled.opening import open_images
@@ -116,7 +116,7 @@ def test_a_jsonl_file_holds_pairs(tmp_path: Path) -> None:
     task = open_task(f"jsonl:{path}")
     assert task.classes == 3
     assert set(texts_of(task)) <= {(f"p {n}", f"h {n}") for n in range(30)}
-    row = first_row(f"jsonl:{path}", offline=True)
+    row = read_first_row(f"jsonl:{path}", offline=True)
     assert row["columns"][0] == "first text: text"
     assert row["first_text"].startswith("p ")
 

@@ -18,9 +18,9 @@ from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.tasks.loader import Batch
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.training.evaluate import evaluate, judge
-from learngene_zoo.training.loop import _pieces, train
-from learngene_zoo.training.objectives import Classification, evaluation_batch_size, metric_for
-from learngene_zoo.training.objectives import training_images as open_batches
+from learngene_zoo.training.loop import _split_batch, train
+from learngene_zoo.training.objectives import Classification, choose_batch_size, choose_metric
+from learngene_zoo.training.objectives import load_training_images as open_batches
 from learngene_zoo.training.report import _describe_images
 
 RECIPE = Recipe(epochs=4, batch_size=8, lr=0.05, warmup=0.0, augment="light")
@@ -71,7 +71,7 @@ def test_training_and_evaluation_take_tokens(task: Task, form: TextFormat, accum
 
 def test_pieces_of_a_batch_are_its_texts(task: Task, form: TextFormat) -> None:
     batch = next(open_batches(task, form, RECIPE, Run()).epoch(0))
-    pieces = _pieces(batch, 3)
+    pieces = _split_batch(batch, 3)
     assert [len(piece.inputs) for piece in pieces] == [3, 3, 2]
     for name in ("ids", "mask"):
         joined = torch.cat([getattr(piece.inputs, name) for piece in pieces])
@@ -86,10 +86,10 @@ def test_mixtures_of_images_are_refused(task: Task, form: TextFormat) -> None:
 
 
 def test_long_texts_are_evaluated_in_small_batches(form: TextFormat, task: Task) -> None:
-    metric = metric_for(task)
-    assert evaluation_batch_size(metric, form) == 256
-    assert evaluation_batch_size(metric, replace(form, tokens=512)) == 64
-    assert evaluation_batch_size(metric, replace(form, tokens=2**18)) == 1
+    metric = choose_metric(task)
+    assert choose_batch_size(metric, form) == 256
+    assert choose_batch_size(metric, replace(form, tokens=512)) == 64
+    assert choose_batch_size(metric, replace(form, tokens=2**18)) == 1
 
 
 def test_a_report_shows_the_texts_that_are_wrong(task: Task, form: TextFormat) -> None:

@@ -25,7 +25,7 @@ from learngene_zoo.pretrained import timm_model
 from learngene_zoo.pretrained.timm_model import TimmModel, load_timm_model
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
-from learngene_zoo.testing import tiny_task
+from learngene_zoo.testing import make_tiny_task
 from learngene_zoo.training.evaluate import check_head
 
 COMMIT = "a" * 40
@@ -137,7 +137,7 @@ def test_training_and_measuring_one_is_as_for_a_descendant(
     resnet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "learngene_zoo.lifecycle.opening.open_task", lambda name, **_: tiny_task(name)
+        "learngene_zoo.lifecycle.opening.open_task", lambda name, **_: make_tiny_task(name)
     )
     calls = [lifecycle.finetune(resnet, task="tiny", recipe=ONE_EPOCH, run=RUN) for _ in range(2)]
     assert all(torch.equal(calls[0].state[name], calls[1].state[name]) for name in calls[0].state)
@@ -157,7 +157,7 @@ def test_training_and_measuring_one_is_as_for_a_descendant(
 
 
 def test_a_model_whose_classes_have_other_names_is_not_scored(resnet: Path) -> None:
-    task = tiny_task()
+    task = make_tiny_task()
     named = load_timm_model(resnet).for_task("pets", ("class 0", "class 1", "class 2"), seed=1)
     check_head(named, task)
     with pytest.raises(

@@ -21,7 +21,7 @@ from learngene_zoo.errors import Unavailable, WrongCall
 from learngene_zoo.families.family import load_family
 from learngene_zoo.method.contract import METHODS
 from learngene_zoo.runs.run import Run
-from learngene_zoo.testing import tiny_ancestry
+from learngene_zoo.testing import make_tiny_ancestry
 
 
 def build_with_warnings(method: str, **options: Any) -> tuple[Any, list[str]]:
@@ -79,7 +79,7 @@ def test_an_entry_without_a_learngene_says_what_it_needs(
 ) -> None:
     (tmp_path / "ancestry-mini").mkdir()
     (tmp_path / "ancestry-mini" / "config.json").write_text("{}")
-    monkeypatch.setattr(shelf, "cards_folder", lambda: tmp_path)
+    monkeypatch.setattr(shelf, "find_cards_folder", lambda: tmp_path)
     with pytest.raises(
         WrongCall,
         match=r"pool_vit needs a learngene, and the shelf has none of pool .*extract pool",
@@ -91,16 +91,16 @@ def test_an_entry_without_a_learngene_says_what_it_needs(
 def test_scratch_builds_random_weights_and_what_is_not_shipped_is_no_entry() -> None:
     model, _ = build_with_warnings("scratch", task="digits", layers=2, embed_dim=64, num_heads=2)
     assert (len(model.blocks), model.embed_dim, model.num_classes) == (2, 64, 10)
-    assert "scratch_vit" in torch_hub.entries()
+    assert "scratch_vit" in torch_hub.list_entries()
     for name, why in (
         ("distillation_vit", "no learngene of distillation comes"),
         ("ligo_vit", "ligo trains when"),
     ):
-        assert name not in torch_hub.entries()
+        assert name not in torch_hub.list_entries()
         with pytest.raises(AttributeError, match=f"no entry named '{name}': {why}"):
-            torch_hub.entry(name)
+            torch_hub.load_entry(name)
     with pytest.raises(AttributeError, match="no entry named 'nothing_vit'; there are "):
-        torch_hub.entry("nothing_vit")
+        torch_hub.load_entry("nothing_vit")
 
 
 def test_without_a_task_and_classes_a_model_has_no_head() -> None:
@@ -133,7 +133,7 @@ def test_a_learngene_of_texts_builds_a_model_of_transformers_with_a_tokenizer(
     family: str, tmp_path: Path
 ) -> None:
     pytest.importorskip("transformers")
-    ancestry = tiny_ancestry(spec=load_family(family).examples[0].with_(vocabulary=90))
+    ancestry = make_tiny_ancestry(spec=load_family(family).examples[0].with_(vocabulary=90))
     extractor = METHODS.load("first_k").extractor
     learngene = replace(extractor([ancestry], [], Run()), files=ancestry.files)
     folder = learngene.with_config(method="first_k", ancestries=(ancestry.record,)).save(
@@ -167,7 +167,7 @@ def test_a_learngene_of_texts_builds_a_model_of_transformers_with_a_tokenizer(
 def test_wrong_arguments_are_named_before_anything_is_built(
     monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], words: str
 ) -> None:
-    gene = torch_hub._on_shelf("lsamd")
+    gene = torch_hub._find_on_shelf("lsamd")
     monkeypatch.setattr("learngene_zoo.artifacts.descendant.Descendant.model", None)
     with pytest.raises(WrongCall, match=words):
         torch_hub.method_vit("lsamd", **{"learngene": gene, **options})
@@ -199,7 +199,7 @@ def test_paths_work_as_their_strings_and_other_objects_are_refused() -> None:
 
 
 def test_another_ancestry_model_is_refused_with_the_way_that_works(tmp_path: Path) -> None:
-    ancestry = tiny_ancestry()
+    ancestry = make_tiny_ancestry()
     assemble(ancestry.spec, ancestry.state, seed=0).save(tmp_path / "other")
     with pytest.raises(WrongCall, match=r"is not the ancestry model of .*lg.extract\('lsamd', anc"):
         torch_hub.method_vit("lsamd", layers=5, ancestry=tmp_path / "other")

@@ -31,9 +31,9 @@ from learngene_zoo.training.objectives import (
     CLASS_LOSS,
     ClassAndAttributes,
     Classification,
-    attribute_loss,
-    objective_for,
-    training_images,
+    compute_attribute_loss,
+    load_training_images,
+    make_objective,
 )
 
 NAN = math.nan
@@ -99,11 +99,13 @@ def batch(attributes: torch.Tensor | None) -> Any:
 
 def test_a_category_and_a_number_by_hand() -> None:
     answers = torch.tensor([[0.0, 0.0], [math.log(3), 0.0], [5.0, 1.0]])
-    assert attribute_loss(answers, torch.tensor([1.0, 0.0, NAN])).item() == pytest.approx(
+    assert compute_attribute_loss(answers, torch.tensor([1.0, 0.0, NAN])).item() == pytest.approx(
         (math.log(2) + math.log(4 / 3)) / 2
     )
     assert (
-        attribute_loss(torch.tensor([[1.0], [7.0], [-2.0]]), torch.tensor([0.0, NAN, -4.0])).item()
+        compute_attribute_loss(
+            torch.tensor([[1.0], [7.0], [-2.0]]), torch.tensor([0.0, NAN, -4.0])
+        ).item()
         == 2.5
     )
 
@@ -111,7 +113,7 @@ def test_a_category_and_a_number_by_hand() -> None:
 @pytest.mark.parametrize("outputs", [1, 3])
 def test_an_attribute_that_no_image_has_costs_nothing_and_moves_nothing(outputs: int) -> None:
     answers = torch.randn(4, outputs, requires_grad=True)
-    loss = attribute_loss(answers, torch.full((4,), NAN))
+    loss = compute_attribute_loss(answers, torch.full((4,), NAN))
     loss.backward()
     assert loss.item() == 0.0
     assert answers.grad is not None
@@ -120,7 +122,7 @@ def test_an_attribute_that_no_image_has_costs_nothing_and_moves_nothing(outputs:
 
 def test_a_missing_value_sends_no_gradient_to_its_image() -> None:
     answers = torch.randn(3, 2, requires_grad=True)
-    attribute_loss(answers, torch.tensor([0.0, NAN, 1.0])).backward()
+    compute_attribute_loss(answers, torch.tensor([0.0, NAN, 1.0])).backward()
     assert answers.grad is not None
     assert answers.grad[1].abs().sum() == 0
     assert answers.grad[0].abs().sum() > 0
@@ -157,12 +159,12 @@ def test_what_reads_the_attributes_is_a_function_of_the_seed() -> None:
 
 
 def test_the_objective_follows_the_task() -> None:
-    assert isinstance(objective_for(TASK, model(), RECIPE, 0), ClassAndAttributes)
+    assert isinstance(make_objective(TASK, model(), RECIPE, 0), ClassAndAttributes)
     assert isinstance(
-        objective_for(replace(TASK, attributes=()), model(), RECIPE, 0), Classification
+        make_objective(replace(TASK, attributes=()), model(), RECIPE, 0), Classification
     )
     with pytest.raises(ValueError, match="no attributes"):
-        objective_for(TASK, model(), RECIPE, 0)(batch(None))
+        make_objective(TASK, model(), RECIPE, 0)(batch(None))
 
 
 # --- training
@@ -171,9 +173,11 @@ def test_the_objective_follows_the_task() -> None:
 
 def test_attributes_are_learnt_and_only_the_class_is_judged() -> None:
     vit = model()
-    objective = objective_for(TASK, vit, RECIPE, 0)
+    objective = make_objective(TASK, vit, RECIPE, 0)
     steps = list(
-        train(objective, training_images(TASK, TASK.input_format, RECIPE, Run()), RECIPE, Run())
+        train(
+            objective, load_training_images(TASK, TASK.input_format, RECIPE, Run()), RECIPE, Run()
+        )
     )
     assert steps[0].losses["attributes/stripes"] > 0.8
     assert steps[-1].losses["attributes/stripes"] < 0.3
@@ -195,8 +199,8 @@ def test_pieces_of_a_batch_and_workers_carry_the_attributes() -> None:
     run = Run(workers=1)
     steps = list(
         train(
-            objective_for(TASK, model(), recipe, 0),
-            training_images(TASK, TASK.input_format, recipe, run),
+            make_objective(TASK, model(), recipe, 0),
+            load_training_images(TASK, TASK.input_format, recipe, run),
             recipe,
             run,
         )
@@ -235,13 +239,13 @@ def test_images_are_not_moved_away_from_what_is_said_of_them(augment: str) -> No
     with pytest.raises(
         WrongCall, match=f"the augmentation {augment} would change; use --augment none"
     ):
-        training_images(TASK, TASK.input_format, replace(RECIPE, augment=augment), Run())
+        load_training_images(TASK, TASK.input_format, replace(RECIPE, augment=augment), Run())
 
 
 @pytest.mark.parametrize("mixing", [{"mixup": 0.2}, {"cutmix": 1.0}])
 def test_images_with_attributes_are_not_mixed(mixing: dict[str, float]) -> None:
     with pytest.raises(WrongCall, match="cannot mix the attributes of cloths"):
-        training_images(TASK, TASK.input_format, replace(RECIPE, **mixing), Run())
+        load_training_images(TASK, TASK.input_format, replace(RECIPE, **mixing), Run())
 
 
 @pytest.mark.parametrize(
@@ -279,7 +283,7 @@ def test_attributes_that_do_not_fit_the_task_are_bad_data(
 
 
 def test_a_recipe_that_shows_nothing_may_name_any_augmentation() -> None:
-    images = training_images(
+    images = load_training_images(
         TASK, TASK.input_format, replace(RECIPE, epochs=0, augment="light"), Run()
     )
     assert images.images == len(TASK.split("train"))

@@ -16,7 +16,7 @@ from learngene_zoo.errors import TrainingFailed, Unavailable
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
-from learngene_zoo.testing import tiny_task
+from learngene_zoo.testing import make_tiny_task
 from learngene_zoo.training import automatic
 from learngene_zoo.training.automatic import (
     LEARNING_RATES,
@@ -25,7 +25,7 @@ from learngene_zoo.training.automatic import (
     resolve_auto,
 )
 
-TASK = tiny_task()
+TASK = make_tiny_task()
 START = assemble(
     ViTSpec(layers=1, width=8, heads=2, classes=3, image_size=16, patch_size=8), {}, seed=0
 )
@@ -64,7 +64,7 @@ def test_a_processor_has_a_stated_batch_that_can_be_accumulated(
 def test_the_batch_of_a_processor_can_be_shared_by_the_processes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(automatic, "world", lambda: 3)
+    monkeypatch.setattr(automatic, "get_world_size", lambda: 3)
     recipe = replace(RECIPE, batch_size=4, accumulate=4)
     assert find_batch_size(recipe, START, TASK, None, "", RUN)[1] == {"batch_size": 60}
 

@@ -17,7 +17,7 @@ from learngene_zoo.families.spec import InputFormat
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks.loader import Batch, Loader
-from learngene_zoo.testing import tiny_ancestry, tiny_task
+from learngene_zoo.testing import make_tiny_ancestry, make_tiny_task
 from learngene_zoo.training import distillation
 from learngene_zoo.training.distillation import (
     Distilled,
@@ -25,11 +25,11 @@ from learngene_zoo.training.distillation import (
     LossSum,
     Teacher,
     TokenLoss,
+    compute_divergence,
     convert_images,
-    divergence,
-    logits_loss,
+    make_logits_loss,
     record_features,
-    teacher_for,
+    train_teacher,
 )
 from learngene_zoo.training.objectives import Classification
 
@@ -41,29 +41,33 @@ def test_the_distance_is_temperature_squared_times_the_divergence() -> None:
     teacher = torch.tensor([[2 * math.log(3.0), 0.0], [0.0, 0.0]])
     student = torch.zeros(2, 2)
     one = 0.75 * math.log(0.75 / 0.5) + 0.25 * math.log(0.25 / 0.5)
-    assert divergence(student, teacher, 2.0).item() == pytest.approx(4 * one / 2)
-    assert divergence(teacher, teacher, 2.0).item() == pytest.approx(0.0, abs=1e-6)
+    assert compute_divergence(student, teacher, 2.0).item() == pytest.approx(4 * one / 2)
+    assert compute_divergence(teacher, teacher, 2.0).item() == pytest.approx(0.0, abs=1e-6)
     patches = torch.stack([student, student], dim=1), torch.stack([teacher, teacher], dim=1)
-    assert divergence(*patches, 2.0).item() == pytest.approx(4 * one / 2)
+    assert compute_divergence(*patches, 2.0).item() == pytest.approx(4 * one / 2)
 
 
 def test_the_divergence_has_a_direction() -> None:
     generator = torch.Generator().manual_seed(0)
     student, teacher = (torch.randn(4, 3, generator=generator) for _ in range(2))
-    forward = divergence(student, teacher, 3.0)
-    assert divergence(teacher, student, 3.0, "student-teacher").item() == forward.item()
-    assert divergence(student, teacher, 3.0, "student-teacher").item() != pytest.approx(
+    forward = compute_divergence(student, teacher, 3.0)
+    assert compute_divergence(teacher, student, 3.0, "student-teacher").item() == forward.item()
+    assert compute_divergence(student, teacher, 3.0, "student-teacher").item() != pytest.approx(
         forward.item(), rel=1e-3
     )
 
 
 def models() -> list[Any]:
-    return [tiny_ancestry(seed, classes=3).model() for seed in (0, 1)]
+    return [make_tiny_ancestry(seed, classes=3).model() for seed in (0, 1)]
 
 
 def batch() -> Batch:
     return next(
-        iter(Loader(tiny_task(), "train", tiny_ancestry().input_format, batch_size=8).epoch(0))
+        iter(
+            Loader(
+                make_tiny_task(), "train", make_tiny_ancestry().input_format, batch_size=8
+            ).epoch(0)
+        )
     )
 
 
@@ -100,12 +104,12 @@ def test_an_outsider_sees_the_images_as_it_presents_them_itself() -> None:
 def test_the_loss_is_the_weighted_sum_of_labels_and_teacher(softness: Any) -> None:
     student, teacher = models()
     images = batch().inputs
-    imitation = logits_loss(softness, 2.0)
+    imitation = make_logits_loss(softness, 2.0)
     losses = Distilled(Classification(student), student, Teacher(teacher), imitation, (0.75, 0.5))(
         batch()
     )
     labels = functional.cross_entropy(student(images), batch().labels)
-    far = divergence(student(images), teacher(images), 2.0)
+    far = compute_divergence(student(images), teacher(images), 2.0)
     if softness == "hard":
         far = functional.cross_entropy(student(images), teacher(images).argmax(dim=1))
     assert losses["cross_entropy"].item() == pytest.approx(0.75 * labels.item(), rel=1e-5)
@@ -115,7 +119,7 @@ def test_the_loss_is_the_weighted_sum_of_labels_and_teacher(softness: Any) -> No
 def test_the_teacher_is_neither_trained_nor_saved_nor_copied() -> None:
     student, teacher = models()
     objective = Distilled(
-        Classification(student), student, Teacher(teacher), logits_loss(), (0.5, 0.5)
+        Classification(student), student, Teacher(teacher), make_logits_loss(), (0.5, 0.5)
     )
     assert len(list(objective.parameters())) == len(list(student.parameters()))
     assert deepcopy(objective).teacher is objective.teacher
@@ -152,7 +156,7 @@ def test_patches_and_class_token_meet_those_of_a_whitened_teacher() -> None:
     """By hand: a student of two channels with given maps; one patch, and a class token of the
     teacher only.
     """
-    spec = tiny_ancestry().spec.with_(image_size=4, patch_size=4)
+    spec = make_tiny_ancestry().spec.with_(image_size=4, patch_size=4)
     student, teacher = (
         spec.with_(width=2, heads=1, pool="avg", class_token=False),
         spec.with_(width=2, heads=1),
@@ -178,7 +182,7 @@ def test_patches_and_class_token_meet_those_of_a_whitened_teacher() -> None:
 
 def test_tokens_are_whitened_one_by_one_and_the_mean_patch_stands_for_a_class_token() -> None:
     """By hand: four patches and identity maps; only the teacher has a class token."""
-    four = tiny_ancestry().spec.with_(image_size=8, patch_size=4)
+    four = make_tiny_ancestry().spec.with_(image_size=8, patch_size=4)
     student, teacher = (
         four.with_(width=2, heads=1, pool="avg", class_token=False),
         four.with_(width=2, heads=1),
@@ -201,13 +205,13 @@ def test_tokens_are_whitened_one_by_one_and_the_mean_patch_stands_for_a_class_to
 
 def test_a_sum_of_losses_trains_the_maps_that_it_needs() -> None:
     student, teacher = models()
-    spec = tiny_ancestry(classes=3).spec
+    spec = make_tiny_ancestry(classes=3).spec
     tokens = TokenLoss(spec, spec, 0)
     objective = Distilled(
         Classification(student),
         student,
         Teacher(teacher),
-        LossSum([(1.0, logits_loss()), (8.0, tokens)]),
+        LossSum([(1.0, make_logits_loss()), (8.0, tokens)]),
         (0.5, 0.25),
     )
     losses = objective(batch())
@@ -225,7 +229,7 @@ def test_a_sum_of_losses_trains_the_maps_that_it_needs() -> None:
 
 
 def test_tokens_of_other_patches_cannot_be_compared() -> None:
-    spec = tiny_ancestry().spec
+    spec = make_tiny_ancestry().spec
     with pytest.raises(WrongCall, match=r"patches and the student into .* tokens 0"):
         TokenLoss(spec, spec.with_(image_size=2 * spec.image_size), 0)
 
@@ -234,7 +238,7 @@ def test_tokens_of_other_patches_cannot_be_compared() -> None:
 def test_logits_of_other_patches_cannot_be_compared(softness: Any) -> None:
     student, teacher = (Features(answers=[torch.zeros(2, patches, 3)]) for patches in (16, 4))
     with pytest.raises(WrongCall, match="with the same classes and patches"):
-        logits_loss(softness)(student, teacher)
+        make_logits_loss(softness)(student, teacher)
 
 
 # --- where the teacher comes from
@@ -242,26 +246,28 @@ def test_logits_of_other_patches_cannot_be_compared(softness: Any) -> None:
 
 
 def test_an_ancestry_of_the_task_teaches_as_it_is() -> None:
-    ancestry = replace(tiny_ancestry(classes=3), class_names=tiny_task().class_names)
-    teacher, record = teacher_for(ancestry, tiny_task(), BRIEF, Run())
+    ancestry = replace(make_tiny_ancestry(classes=3), class_names=make_tiny_task().class_names)
+    teacher, record = train_teacher(ancestry, make_tiny_task(), BRIEF, Run())
     assert record == {}
-    assert (teacher.task, teacher.class_names) == ("tiny", tiny_task().class_names)
+    assert (teacher.task, teacher.class_names) == ("tiny", make_tiny_task().class_names)
     assert all(torch.equal(teacher.state[name], ancestry.state[name]) for name in ancestry.state)
 
 
-@pytest.mark.parametrize("names", [(), ("x", "y", "z"), tuple(reversed(tiny_task().class_names))])
+@pytest.mark.parametrize(
+    "names", [(), ("x", "y", "z"), tuple(reversed(make_tiny_task().class_names))]
+)
 def test_one_of_other_classes_is_fine_tuned_however_many_they_are(names: tuple[str, ...]) -> None:
-    ancestry = replace(tiny_ancestry(classes=3), class_names=names)
-    assert teacher_for(ancestry, tiny_task(), BRIEF, Run())[1]["training_images"] == 16
+    ancestry = replace(make_tiny_ancestry(classes=3), class_names=names)
+    assert train_teacher(ancestry, make_tiny_task(), BRIEF, Run())[1]["training_images"] == 16
 
 
 def test_one_of_another_task_is_fine_tuned_whole_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ancestry, run = tiny_ancestry(), Run(folder=tmp_path / "run", resume=True)
+    ancestry, run = make_tiny_ancestry(), Run(folder=tmp_path / "run", resume=True)
     before = {name: tensor.clone() for name, tensor in ancestry.state.items()}
     recipe = replace(BRIEF, lr=1e-5)
-    teacher, record = teacher_for(ancestry, tiny_task(), recipe, run)
+    teacher, record = train_teacher(ancestry, make_tiny_task(), recipe, run)
     assert record["training_images"] == 16
     assert record["kept_epoch"] == 1
     assert "test_accuracy" not in record
@@ -273,7 +279,7 @@ def test_one_of_another_task_is_fine_tuned_whole_once(
     monkeypatch.setattr(
         distillation, "tune", lambda *args, **settings: pytest.fail("it is trained already")
     )
-    again, metrics = teacher_for(ancestry, tiny_task(), recipe, run)
+    again, metrics = train_teacher(ancestry, make_tiny_task(), recipe, run)
     assert metrics == record
     assert all(torch.equal(again.state[name], teacher.state[name]) for name in teacher.state)
 
@@ -290,20 +296,23 @@ def test_runs_that_share_parts_train_one_teacher_for_each_recipe(tmp_path: Path)
         patch.setattr(distillation, "tune", counted)
         first, second = (Run(folder=tmp_path / name, shared=tmp_path / "shared") for name in "ab")
         teachers = [
-            teacher_for(tiny_ancestry(), tiny_task(), BRIEF, run)[0] for run in (first, second)
+            train_teacher(make_tiny_ancestry(), make_tiny_task(), BRIEF, run)[0]
+            for run in (first, second)
         ]
         assert len(trained) == 1
         assert torch.equal(teachers[0].state["head.weight"], teachers[1].state["head.weight"])
-        teacher_for(tiny_ancestry(seed=1), tiny_task(), BRIEF, second)
-        teacher_for(tiny_ancestry(), tiny_task(), replace(BRIEF, lr=1e-2), second)
-        teacher_for(tiny_ancestry(), tiny_task(), BRIEF, replace(second, seed=1))
+        train_teacher(make_tiny_ancestry(seed=1), make_tiny_task(), BRIEF, second)
+        train_teacher(make_tiny_ancestry(), make_tiny_task(), replace(BRIEF, lr=1e-2), second)
+        train_teacher(make_tiny_ancestry(), make_tiny_task(), BRIEF, replace(second, seed=1))
     assert len(trained) == 4
 
 
 def test_it_starts_from_a_ridge_regression_and_is_never_worse_than_that() -> None:
     """At a rate that destroys the weights, the model before training is kept."""
     (start, _), (kept, record) = (
-        teacher_for(tiny_ancestry(), tiny_task(), replace(BRIEF, epochs=epochs, lr=lr), Run())
+        train_teacher(
+            make_tiny_ancestry(), make_tiny_task(), replace(BRIEF, epochs=epochs, lr=lr), Run()
+        )
         for epochs, lr in ((0, 1e-3), (2, 10.0))
     )
     assert start.state["head.weight"].std() > 0.05  # timm's random heads have 0.01
@@ -316,8 +325,10 @@ def test_it_starts_from_a_ridge_regression_and_is_never_worse_than_that() -> Non
 
 def test_without_epochs_it_is_the_ancestry_with_the_head_that_fits() -> None:
     """As for weights whose classes have no names: the head is kept if its number of classes fits."""
-    teacher, _ = teacher_for(tiny_ancestry(classes=3), tiny_task(), replace(BRIEF, epochs=0), Run())
+    teacher, _ = train_teacher(
+        make_tiny_ancestry(classes=3), make_tiny_task(), replace(BRIEF, epochs=0), Run()
+    )
     assert all(
         torch.equal(teacher.state[name], tensor)
-        for name, tensor in tiny_ancestry(classes=3).state.items()
+        for name, tensor in make_tiny_ancestry(classes=3).state.items()
     )

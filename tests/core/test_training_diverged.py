@@ -23,7 +23,7 @@ from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.lifecycle.training_warnings import warn_of_training
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
-from learngene_zoo.testing import tiny_task
+from learngene_zoo.testing import make_tiny_task
 from learngene_zoo.training import fit as fitting
 from learngene_zoo.training import loop, tuning
 from learngene_zoo.training.evaluate import evaluate
@@ -31,7 +31,7 @@ from learngene_zoo.training.fit import check_progress, describe_chance, find_con
 from learngene_zoo.training.objectives import CLASS_LOSS
 from learngene_zoo.training.tuning import tune
 
-TASK = tiny_task()
+TASK = make_tiny_task()
 START = assemble(
     ViTSpec(layers=2, width=8, heads=2, classes=3, image_size=16, patch_size=8), {}, seed=0
 )
@@ -279,7 +279,7 @@ def test_a_loss_above_that_of_guessing_stops_a_training_from_scratch() -> None:
 
 
 def test_distillation_that_diverges_ends_in_one_line() -> None:
-    from learngene_zoo.training.distillation import Distilled, guide, logits_loss
+    from learngene_zoo.training.distillation import Distilled, guide, make_logits_loss
 
     nan = replace(
         START, state={name: tensor * float("nan") for name, tensor in START.state.items()}
@@ -287,7 +287,7 @@ def test_distillation_that_diverges_ends_in_one_line() -> None:
 
     def distillation(objective: torch.nn.Module, model: Any) -> torch.nn.Module:
         return Distilled(
-            objective, model, guide(nan, START.input_format, RUN), logits_loss(), (0.5, 0.5)
+            objective, model, guide(nan, START.input_format, RUN), make_logits_loss(), (0.5, 0.5)
         )
 
     tuned = tune(START, TASK, RECIPE, RUN, distillation=distillation)

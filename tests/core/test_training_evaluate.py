@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from learngene_zoo.errors import BadData, TrainingFailed, WrongCall
-from learngene_zoo.intervals import proportion
+from learngene_zoo.intervals import compute_interval
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks.loader import Loader
@@ -76,7 +76,7 @@ def test_counts_what_is_right_in_the_order_of_the_split(batch_size):
     assert evaluation.correct == tuple(i % 3 != 0 for i in range(31))
     assert (evaluation.images, evaluation.value) == (31, 20 / 31)
     assert (evaluation.task, evaluation.split, evaluation.metric) == ("shades", "test", "accuracy")
-    assert evaluation.interval == proportion(20, 31)
+    assert evaluation.interval == compute_interval(20, 31)
 
 
 def test_a_part_of_the_split():

@@ -15,11 +15,11 @@ from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import Descendant, assemble
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.pretrained.timm_model import TimmModel
-from learngene_zoo.runs.cache import once
+from learngene_zoo.runs.cache import compute_once
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks.catalogue import open_task
-from learngene_zoo.testing import tiny_task
+from learngene_zoo.testing import make_tiny_task
 from learngene_zoo.training import automatic, heads, tuning
 from learngene_zoo.training.evaluate import evaluate, judge
 from learngene_zoo.training.heads import (
@@ -74,7 +74,7 @@ def test_the_head_is_the_scaled_ridge_regression(descendant: Descendant) -> None
 
 
 def test_augmented_copies_of_the_images_are_named(descendant: Descendant) -> None:
-    task = tiny_task()
+    task = make_tiny_task()
     fresh = descendant.for_task("tiny", task.class_names, seed=0)
     texts = [
         heads.describe_head(
@@ -107,7 +107,7 @@ def test_a_model_without_a_linear_head_starts_from_random_weights() -> None:
             return torch.nn.Conv2d(1, 1, 1)
 
     odd = Odd(architecture="odd", arguments={}, images={}, classes=3, state={})
-    same, record = initialise_head(odd, tiny_task(classes=3), BRIEF, Run())
+    same, record = initialise_head(odd, make_tiny_task(classes=3), BRIEF, Run())
     assert same is odd
     assert record == {"init": "random", "reason": "no linear head"}
     assert find_linear_heads(torch.nn.Conv2d(1, 1, 1)) == []
@@ -195,7 +195,7 @@ def test_timm_s_classifiers_get_it_too(name: str, layers: list[str]) -> None:
         classes=3,
         state=classifier.state_dict(),
     )
-    task = tiny_task(classes=3)
+    task = make_tiny_task(classes=3)
     headed, record = initialise_head(start, task, GENTLE, Run())
     assert record["init"] == "ridge"
     features = compute_features(start.model(), task, "train", start.input_format, Run())
@@ -214,14 +214,14 @@ def _batches(task: Any, model: TimmModel) -> Any:
 
 
 def test_a_head_that_knows_the_classes_is_kept() -> None:
-    task = tiny_task(classes=3)
+    task = make_tiny_task(classes=3)
     bare = assemble(SPEC, {}, seed=0, class_names=task.class_names, task="tiny")
     assert not has_trained_head(bare, task)
     assert has_trained_head(replace(bare, provenance={"trained_on": {}}), task)
     assert has_trained_head(replace(bare, inherited=frozenset(bare.state)), task)
     trained = replace(bare, provenance={"trained_on": {}})
     assert not has_trained_head(replace(trained, task="other"), task)
-    assert not has_trained_head(trained, tiny_task(classes=4))
+    assert not has_trained_head(trained, make_tiny_task(classes=4))
 
 
 @pytest.mark.parametrize(("head", "known"), [("ridge", True), ("random", False)])
@@ -254,7 +254,7 @@ def test_a_training_that_loses_what_was_inherited_keeps_epoch_0(descendant: Desc
 def test_few_images_are_used_of_many(monkeypatch: pytest.MonkeyPatch) -> None:
     assert MAX_IMAGES == 10_000
     monkeypatch.setattr("learngene_zoo.training.heads.MAX_IMAGES", 20)
-    task = tiny_task(classes=3)
+    task = make_tiny_task(classes=3)
     _, record = initialise_head(assemble(SPEC, {}, seed=0), task, BRIEF, Run())
     assert record["images"] == 20
 
@@ -374,7 +374,7 @@ def compute_and_note(
 ) -> Any:
     """Compute a trial, and note the scale of the head that it starts from."""
     scales[recipe.lr] = inputs[0].provenance["head"]["scale"]
-    return once(run, name, function, recipe, inputs)
+    return compute_once(run, name, function, recipe, inputs)
 
 
 def test_each_tried_rate_has_a_head_of_its_own(
@@ -382,7 +382,7 @@ def test_each_tried_rate_has_a_head_of_its_own(
 ) -> None:
     scales: dict[float, float] = {}
     monkeypatch.setattr(automatic, "measure_rate", prefer_1e_4)
-    monkeypatch.setattr(automatic, "once", partial(compute_and_note, scales))
+    monkeypatch.setattr(automatic, "compute_once", partial(compute_and_note, scales))
     tuned = lifecycle.finetune(
         descendant, task="digits", lr="auto", epochs=1, images=100, run=Run(threads=1)
     )

@@ -13,8 +13,8 @@ from learngene_zoo.artifacts.descendant import assemble
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
-from learngene_zoo.testing import tiny_task
-from learngene_zoo.training.checkpoint import defer_interrupts, newest_step
+from learngene_zoo.testing import make_tiny_task
+from learngene_zoo.training.checkpoint import defer_interrupts, find_newest_step
 from learngene_zoo.training.fit import prepare_training
 from learngene_zoo.training.loop import train
 
@@ -34,11 +34,11 @@ def usual_handler() -> Any:
 def run_training(
     run: Run, interrupt_at: int | None = None, again: bool = False
 ) -> dict[str, torch.Tensor]:
-    model, objective, loader = prepare_training(START, tiny_task(classes=3), RECIPE, run)
+    model, objective, loader = prepare_training(START, make_tiny_task(classes=3), RECIPE, run)
     for step in train(objective, loader, RECIPE, run):
         if step.step == interrupt_at:
             signal.raise_signal(signal.SIGINT)
-            assert newest_step(run.folder or Path()) < step.step, (
+            assert find_newest_step(run.folder or Path()) < step.step, (
                 "nothing is kept before the body of the loop is done"
             )
             if again:
@@ -50,7 +50,7 @@ def test_the_step_is_kept_and_the_next_call_goes_on(tmp_path: Path) -> None:
     full = run_training(Run(folder=tmp_path / "whole"))
     with pytest.raises(KeyboardInterrupt):
         run_training(Run(folder=tmp_path / "run"), interrupt_at=5)
-    assert newest_step(tmp_path / "run") == 5
+    assert find_newest_step(tmp_path / "run") == 5
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     resumed = run_training(Run(folder=tmp_path / "run", resume=True))
     assert all(torch.equal(full[name], resumed[name]) for name in full)
@@ -79,12 +79,12 @@ def test_the_first_one_is_announced_at_once(
 def test_a_second_one_ends_it_at_once(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         run_training(Run(folder=tmp_path / "run"), interrupt_at=5, again=True)
-    assert newest_step(tmp_path / "run") < 5
+    assert find_newest_step(tmp_path / "run") < 5
 
 
 def test_without_a_folder_the_first_one_ends_it() -> None:
     steps: list[int] = []
-    _, objective, loader = prepare_training(START, tiny_task(classes=3), RECIPE, Run())
+    _, objective, loader = prepare_training(START, make_tiny_task(classes=3), RECIPE, Run())
 
     def interrupt_each() -> None:
         for step in train(objective, loader, RECIPE, Run()):

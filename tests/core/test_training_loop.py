@@ -18,7 +18,7 @@ from learngene_zoo.errors import Refused, TrainingFailed, Unavailable, WrongCall
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
 from learngene_zoo.training import loop
-from learngene_zoo.training.loop import learning_rate, train
+from learngene_zoo.training.loop import compute_learning_rate, train
 from learngene_zoo.training.objectives import Classification
 
 RECIPE = Recipe(
@@ -64,7 +64,9 @@ def plain(recipe: Recipe, dropout: float = 0.0) -> nn.Module:
     for epoch in range(recipe.epochs):
         for number, batch in enumerate(loader.epoch(epoch)):
             for group in optimizer.param_groups:
-                group["lr"] = learning_rate(recipe, epoch * loader.steps + number + 1, loader.steps)
+                group["lr"] = compute_learning_rate(
+                    recipe, epoch * loader.steps + number + 1, loader.steps
+                )
             optimizer.zero_grad()
             functional.cross_entropy(objective.model(batch.inputs), batch.labels).backward()
             if recipe.clip:
@@ -283,7 +285,7 @@ def test_weights_that_are_not_finite_are_never_saved(tmp_path):
 
 def test_of_several_processes_none_fails_alone_when_it_saves(tmp_path, monkeypatch):
     """Only the first process saves, and the others would wait for it in the next step."""
-    monkeypatch.setattr(loop, "world", lambda: 2)
+    monkeypatch.setattr(loop, "get_world_size", lambda: 2)
     objective = toy_objective()
     steps = train_without_average(objective, tmp_path)
     next(steps)

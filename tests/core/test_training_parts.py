@@ -17,20 +17,25 @@ from torch.nn import functional
 from training_toy import Batch
 
 from learngene_zoo.errors import Refused, TrainingFailed, Unavailable, WrongCall
-from learngene_zoo.runs.progress import metrics_file
+from learngene_zoo.runs.progress import open_metrics_file
 from learngene_zoo.runs.run import Run, open_device
 from learngene_zoo.seeds import seed_step
 from learngene_zoo.settings import Recipe
 from learngene_zoo.training import checkpoint
 from learngene_zoo.training.checkpoint import Checkpoint
 from learngene_zoo.training.fit import check_progress
-from learngene_zoo.training.loop import Step, learning_rate, parameter_groups, stochastic_depth
+from learngene_zoo.training.loop import (
+    Step,
+    compute_learning_rate,
+    make_parameter_groups,
+    use_stochastic_depth,
+)
 from learngene_zoo.training.objectives import Classification, make_mixup
 
 
 def rates(**settings) -> list[float]:
     recipe = Recipe(epochs=10, lr=1.0, **settings)
-    return [learning_rate(recipe, step, 10) for step in range(1, 101)]
+    return [compute_learning_rate(recipe, step, 10) for step in range(1, 101)]
 
 
 def test_cosine():
@@ -51,7 +56,7 @@ def test_warmup_rises_linearly_to_the_peak_and_the_rest_follows():
     values = rates(schedule="constant", warmup=2.0)
     assert values[:20] == pytest.approx([n / 20 for n in range(1, 21)])
     assert set(values[20:]) == {1.0}
-    shorter = [learning_rate(Recipe(epochs=8, lr=1.0), step, 10) for step in range(1, 81)]
+    shorter = [compute_learning_rate(Recipe(epochs=8, lr=1.0), step, 10) for step in range(1, 81)]
     assert rates(warmup=2.0)[20:] == shorter
 
 
@@ -67,7 +72,9 @@ def test_decay_is_for_matrices_only():
     )
     vit.pos_embed.requires_grad_(True)
     vit.patch_embed.requires_grad_(False)
-    decayed, undecayed = parameter_groups(nn.ModuleDict({"model": vit}), Recipe(weight_decay=0.3))
+    decayed, undecayed = make_parameter_groups(
+        nn.ModuleDict({"model": vit}), Recipe(weight_decay=0.3)
+    )
     names = {id(parameter): name for name, parameter in vit.named_parameters()}
     assert {names[id(p)] for p in decayed["params"]} == {
         "blocks.0.attn.qkv.weight",
@@ -125,7 +132,7 @@ def test_drop_path_rises_linearly_and_goes_away():
     import timm
 
     vit = timm.create_model("vit_tiny_patch16_224", img_size=32, embed_dim=8, num_heads=1, depth=3)
-    with stochastic_depth(nn.ModuleDict({"model": vit}), 0.4):
+    with use_stochastic_depth(nn.ModuleDict({"model": vit}), 0.4):
         assert [
             getattr(block.drop_path1, "drop_prob", 0.0) for block in vit.blocks
         ] == pytest.approx([0.0, 0.2, 0.4])
@@ -215,13 +222,13 @@ def test_checkpoints_round_trip_and_replace_each_other(tmp_path):
     written(tmp_path, 9)
     written(tmp_path, 10, label="x")
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-10"]
-    loaded = checkpoint.newest(tmp_path, {"label": "x"})
+    loaded = checkpoint.load_newest(tmp_path, {"label": "x"})
     assert loaded is not None
     assert loaded.step == 10
     assert torch.equal(loaded.tensors["weights"]["a"], torch.full((3,), 10.0))
     assert loaded.tensors["weights"]["n"].dtype == torch.int64
     with pytest.raises(Refused, match="label x"):
-        checkpoint.newest(tmp_path, {"label": "y"})
+        checkpoint.load_newest(tmp_path, {"label": "y"})
 
 
 def test_a_checkpoints_record_never_changes(tmp_path):
@@ -242,13 +249,13 @@ def two_checkpoints(tmp_path, first, second):
 @pytest.mark.parametrize(("first", "second"), [(9, 10), (10, 9), (100, 20)])
 def test_of_two_checkpoints_the_one_of_the_later_step_counts(tmp_path, first, second):
     two_checkpoints(tmp_path, first, second)
-    assert checkpoint.newest(tmp_path, {}).step == max(first, second)
+    assert checkpoint.load_newest(tmp_path, {}).step == max(first, second)
 
 
 def test_a_checkpoint_under_another_name_is_passed_over(tmp_path):
     two_checkpoints(tmp_path, 3, 12)
     (tmp_path / "checkpoint-12").rename(tmp_path / "checkpoint-13")
-    assert checkpoint.newest(tmp_path, {}).step == 3
+    assert checkpoint.load_newest(tmp_path, {}).step == 3
 
 
 def damage_cut(place):
@@ -280,7 +287,7 @@ def test_a_damaged_newest_checkpoint_is_passed_over(tmp_path, damage):
     written(tmp_path, 12)
     (tmp_path / "other" / "checkpoint-3").rename(tmp_path / "checkpoint-3")
     damage(tmp_path / "checkpoint-12")
-    loaded = checkpoint.newest(tmp_path, {})
+    loaded = checkpoint.load_newest(tmp_path, {})
     assert loaded is not None
     assert loaded.step == 3
 
@@ -289,7 +296,7 @@ def test_a_damaged_newest_checkpoint_is_passed_over(tmp_path, damage):
 def test_metrics_are_written_by_the_first_process(rank, written, tmp_path, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", str(rank))
-    with metrics_file(tmp_path, 0) as log:
+    with open_metrics_file(tmp_path, 0) as log:
         log({"loss": 1.0}, 1)
     assert (tmp_path / "metrics.jsonl").exists() is written
 
@@ -299,7 +306,7 @@ def test_lines_of_later_steps_and_lines_cut_short_are_forgotten(tmp_path):
     (tmp_path / "metrics.jsonl").write_text(
         "\n".join([*lines[:2], '{"step": 2, "lo', *lines[2:], '{"loss": 3'])
     )
-    with metrics_file(tmp_path, 3) as log:
+    with open_metrics_file(tmp_path, 3) as log:
         log({"loss": 0.25}, 4)
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [(line["step"], line["loss"]) for line in rows] == [
@@ -311,10 +318,10 @@ def test_lines_of_later_steps_and_lines_cut_short_are_forgotten(tmp_path):
 
 
 def test_no_checkpoints(tmp_path):
-    assert checkpoint.newest(tmp_path / "nowhere", {}) is None
+    assert checkpoint.load_newest(tmp_path / "nowhere", {}) is None
     (tmp_path / "checkpoint-x").mkdir()
     (tmp_path / ".checkpoint-4.77-1-2-abc.draft").mkdir()
-    assert checkpoint.newest(tmp_path, {}) is None
+    assert checkpoint.load_newest(tmp_path, {}) is None
     checkpoint.forget_drafts(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-x"]
 
@@ -343,10 +350,10 @@ def test_a_long_title_leaves_room_for_the_numbers_of_a_bar():
 
 
 def test_a_line_of_an_epoch_says_how_many_there_are(capsys: pytest.CaptureFixture[str]) -> None:
-    from learngene_zoo.runs.progress import epoch_lines
+    from learngene_zoo.runs.progress import print_epochs
     from learngene_zoo.runs.run import Run
 
-    with epoch_lines(
+    with print_epochs(
         Run(lines=True, name="search/digits"), "super net", done=0, steps=6, epochs=3
     ) as watch:
         watch({"epoch": 2, "loss": 0.5}, 6)

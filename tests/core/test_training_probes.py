@@ -16,7 +16,7 @@ from learngene_zoo.errors import BadData, TrainingFailed, WrongCall
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.runs.progress import report_activity
 from learngene_zoo.runs.run import Run
-from learngene_zoo.testing import tiny_task
+from learngene_zoo.testing import make_tiny_task
 from learngene_zoo.training.probes import (
     FEW_SHOT_PENALTY,
     Features,
@@ -175,7 +175,7 @@ def test_shots_are_drawn_of_every_class_and_use_the_penalty_of_big_vision() -> N
     train, held_out, task = (
         draw_features(50, 8),
         draw_features(30, 8, seed=0),
-        replace(tiny_task(classes=3)),
+        replace(make_tiny_task(classes=3)),
     )
     first, second = draw_shots(train, 5, 1), draw_shots(train, 5, 2)
     assert np.bincount(first.labels).tolist() == [5, 5, 5]
@@ -204,7 +204,7 @@ def test_one_class_and_counts_below_one_are_refused() -> None:
             call()
     for counts in ({"shots": 0}, {"shots": 1, "draws": 0}, {"k": 0}, {"k": -1}):
         with pytest.raises(WrongCall, match=f"{[*counts][-1]} is .*; expected at least 1"):
-            run_probe(features, features, tiny_task(), "test", "knn", **counts)
+            run_probe(features, features, make_tiny_task(), "test", "knn", **counts)
 
 
 def make_model() -> Descendant:
@@ -212,7 +212,7 @@ def make_model() -> Descendant:
 
 
 def test_features_are_the_inputs_of_the_head_in_the_order_of_the_split() -> None:
-    descendant, task = make_model(), tiny_task(classes=3)
+    descendant, task = make_model(), make_tiny_task(classes=3)
     model = descendant.model()
     features = compute_features(model, task, "test", descendant.input_format, Run())
     assert features.values.shape == (task.sizes["test"], 16)
@@ -228,7 +228,7 @@ def test_features_are_the_inputs_of_the_head_in_the_order_of_the_split() -> None
 
 
 def test_features_that_are_not_finite_are_an_error() -> None:
-    model, task = make_model(), tiny_task(classes=3)
+    model, task = make_model(), make_tiny_task(classes=3)
     broken = model.with_state({**model.state, "norm.bias": torch.full((16,), torch.nan)})
     with pytest.raises(TrainingFailed, match="features are not finite for 7 of 7 images of tiny"):
         compute_features(broken.model(), task, "train", model.input_format, Run(), images=7)
@@ -258,7 +258,7 @@ def test_the_progress_of_features_names_their_split(monkeypatch: pytest.MonkeyPa
         return report_activity(title, *args)
 
     monkeypatch.setattr("learngene_zoo.training.probes.report_activity", note)
-    model, task = make_model(), tiny_task(classes=3)
+    model, task = make_model(), make_tiny_task(classes=3)
     for split in ("train", "validation"):
         compute_features(model.model(), task, split, model.input_format, Run(), images=7)
     assert titles == [

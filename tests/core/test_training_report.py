@@ -22,7 +22,7 @@ from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks.folders import open_folder
-from learngene_zoo.testing import tiny_task
+from learngene_zoo.testing import make_tiny_task
 from learngene_zoo.training.report import _encode_picture
 from learngene_zoo.training.tuning import tune
 
@@ -58,7 +58,7 @@ def test_mistakes_are_named_by_their_paths(tmp_path: Path) -> None:
 
 
 def test_an_image_without_a_file_has_its_number() -> None:
-    page, _ = make_page(tiny_task(), classes=3)
+    page, _ = make_page(make_tiny_task(), classes=3)
     assert re.search(r"<figcaption><b>image \d+</b>", page)
 
 
@@ -73,7 +73,7 @@ def test_an_image_with_a_side_of_one_pixel_is_shown_as_it_is(shape: tuple[int, i
 
 
 def test_the_page_has_both_colour_schemes_and_no_fixed_width_beyond_a_telephone() -> None:
-    page, _ = make_page(tiny_task(), classes=3)
+    page, _ = make_page(make_tiny_task(), classes=3)
     assert PAGE_COLOURS in page
     assert "@media (prefers-color-scheme: dark)" in page
     assert '<meta name="viewport" content="width=device-width">' in page

@@ -17,13 +17,13 @@ from learngene_zoo.lifecycle.finetuning import FinetuneConfig, _open_distillatio
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import to_json
 from learngene_zoo.tasks.loader import Batch
-from learngene_zoo.testing import tiny_task
+from learngene_zoo.testing import make_tiny_task
 from learngene_zoo.training import loop
 from learngene_zoo.training.automatic import LEARNING_RATES
 from learngene_zoo.training.objectives import Classification
 
 SPEC = ViTSpec(layers=1, width=16, heads=2, image_size=16, patch_size=8, classes=3)
-TASK = tiny_task()
+TASK = make_tiny_task()
 
 
 @pytest.fixture(scope="module")

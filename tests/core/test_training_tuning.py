@@ -23,12 +23,12 @@ from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks.splits import ensure_validation
 from learngene_zoo.tasks.task import Task
-from learngene_zoo.testing import tiny_task
+from learngene_zoo.testing import make_tiny_task
 from learngene_zoo.training import loop, tuning
 from learngene_zoo.training.evaluate import evaluate
 from learngene_zoo.training.tuning import tune
 
-TASK = tiny_task()
+TASK = make_tiny_task()
 START = assemble(
     ViTSpec(layers=2, width=8, heads=2, classes=3, image_size=16, patch_size=8), {}, seed=0
 )
@@ -249,7 +249,7 @@ def test_the_report_is_one_page_that_loads_and_runs_nothing() -> None:
 
 
 def test_a_report_of_many_classes_lists_the_pairs_that_are_confused() -> None:
-    many = tiny_task("many", classes=48)
+    many = make_tiny_task("many", classes=48)
     start = START.for_task("many", many.class_names, seed=0)
     page = tune(start, many, Recipe(epochs=1, batch_size=16, lr=1e-3), RUN).files["report.html"]
     assert 'class="matrix"' not in page
@@ -272,7 +272,7 @@ def test_the_test_images_decide_nothing(monkeypatch: pytest.MonkeyPatch) -> None
     ("width", "rate"), [(32, 3e-3), (96, 3e-3), (192, 1.5e-3), (384, 7.5e-4), (768, 3.75e-4)]
 )
 def test_the_usual_learning_rate_falls_with_the_width(width: int, rate: float) -> None:
-    assert lifecycle.rate_for(width) == rate
+    assert lifecycle.choose_rate(width) == rate
 
 
 def test_a_learning_rate_that_nobody_names_is_that_of_the_width(
@@ -419,7 +419,7 @@ def test_a_preset_is_the_papers_recipe_with_its_rate_for_the_task(
 ) -> None:
     def taken(task: str, **named: Any) -> dict[str, Any]:
         monkeypatch.setattr(
-            "learngene_zoo.lifecycle.opening.open_task", lambda name, **_: tiny_task(name)
+            "learngene_zoo.lifecycle.opening.open_task", lambda name, **_: make_tiny_task(name)
         )
         model: Any = lifecycle.finetune(
             BY_LSAMD, task=task, preset="paper", epochs=1, run=RUN, **named
@@ -434,7 +434,7 @@ def test_a_preset_is_the_papers_recipe_with_its_rate_for_the_task(
         0.9,
     )
     assert [taken(task)["lr"] for task in ("flowers102", "inat2019")] == [1e-4, 5e-5]
-    assert taken("tiny")["lr"] == lifecycle.rate_for(START.width) == 3e-3, (
+    assert taken("tiny")["lr"] == lifecycle.choose_rate(START.width) == 3e-3, (
         "the paper has no such task"
     )
     assert taken("cars", lr=0.5)["lr"] == 0.5

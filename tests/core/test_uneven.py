@@ -12,18 +12,18 @@ import timm
 import torch
 
 from learngene_zoo.artifacts.descendant import Descendant, load_descendant
-from learngene_zoo.cli.plan import front_text
+from learngene_zoo.cli.plan import format_front
 from learngene_zoo.errors import BadFile, WrongCall
-from learngene_zoo.families.family import cost
+from learngene_zoo.families.family import count_cost
 from learngene_zoo.families.spec import Segment
 from learngene_zoo.families.surgery import map_axes
-from learngene_zoo.families.tensors import initial, model_of, shapes, state_of
+from learngene_zoo.families.tensors import build_model, get_shapes, get_state_dict, initialise
 from learngene_zoo.families.vit.host import spec_of
 from learngene_zoo.families.vit.modules import StitchedBlock
 from learngene_zoo.families.vit.names import arguments, spec_values
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.lifecycle.comparison import flop_counter
-from learngene_zoo.pretrained.ancestry import ancestry_spec
+from learngene_zoo.lifecycle.comparison import make_flop_counter
+from learngene_zoo.pretrained.ancestry import read_ancestry_spec
 from learngene_zoo.settings import from_json, to_json
 
 PLAIN = ViTSpec(layers=4, width=32, heads=4, image_size=32, patch_size=8, classes=5)
@@ -55,13 +55,13 @@ def test_tensors_spec_and_cost_are_those_of_the_built_model(
     changes: dict[str, Any], spec: ViTSpec
 ) -> None:
     spec = spec.with_(**changes)
-    model = model_of(spec, initial(spec, 0))
-    assert [(name, tuple(tensor.shape)) for name, tensor in state_of(model).items()] == list(
-        shapes(spec).items()
+    model = build_model(spec, initialise(spec, 0))
+    assert [(name, tuple(tensor.shape)) for name, tensor in get_state_dict(model).items()] == list(
+        get_shapes(spec).items()
     )
-    assert cost(spec).params == sum(tensor.numel() for tensor in model.parameters())
+    assert count_cost(spec).params == sum(tensor.numel() for tensor in model.parameters())
     spec_of_model = spec_of(model)
-    assert shapes(spec_of_model) == shapes(spec)
+    assert get_shapes(spec_of_model) == get_shapes(spec)
     assert [(part.heads, part.heads_width, part.hidden) for part in spec_of_model.segments] == [
         (part.heads, part.heads_width, part.hidden) for part in spec.segments
     ]
@@ -70,26 +70,26 @@ def test_tensors_spec_and_cost_are_those_of_the_built_model(
 
 @pytest.mark.parametrize("spec", MODELS.values(), ids=MODELS)
 def test_flops_of_the_matrices_are_counted(spec: ViTSpec) -> None:
-    model = model_of(spec, initial(spec, 0)).eval()
+    model = build_model(spec, initialise(spec, 0)).eval()
     for block in model.blocks:
         block.attn.fused_attn = False  # the counter sees its two products
-    with flop_counter() as counter, torch.no_grad():
+    with make_flop_counter() as counter, torch.no_grad():
         model(IMAGES_BCHW[:1])
     norms = (
         5 * spec.tokens * (2 * sum(part.layers * part.width for part in spec.segments) + spec.width)
     )
-    assert cost(spec).flops == counter.get_total_flops() // 2 + norms
+    assert count_cost(spec).flops == counter.get_total_flops() // 2 + norms
 
 
 def test_heads_that_nothing_reads_may_as_well_be_gone() -> None:
     """A model without a head equals the full model whose projection ignores this head."""
-    full = initial(PLAIN, 0, "fan_in")
+    full = initialise(PLAIN, 0, "fan_in")
     cut = map_axes(full, PLAIN, {"heads": [0, 1, 3]})
     for block in range(PLAIN.layers):
         full[f"blocks.{block}.attn.proj.weight"][:, 16:24] = 0
     with torch.no_grad():
         got, wanted = (
-            model_of(spec, state).eval()(IMAGES_BCHW)
+            build_model(spec, state).eval()(IMAGES_BCHW)
             for spec, state in ((NARROW, cut), (PLAIN, full))
         )
     assert (got - wanted).abs().max() < 1e-6
@@ -98,7 +98,9 @@ def test_heads_that_nothing_reads_may_as_well_be_gone() -> None:
 
 def test_only_where_the_widths_differ_is_a_stitch() -> None:
     kinds = {
-        name: [type(block) is StitchedBlock for block in model_of(spec, initial(spec, 0)).blocks]
+        name: [
+            type(block) is StitchedBlock for block in build_model(spec, initialise(spec, 0)).blocks
+        ]
         for name, spec in MODELS.items()
     }
     assert kinds == {
@@ -113,22 +115,22 @@ def test_only_where_the_widths_differ_is_a_stitch() -> None:
         (True, False),
     ]
     assert PLAIN.with_(heads=8, attention_width=32).plain
-    assert front_text(UNEVEN) == "1x32/16/64+2x32/32/107"
-    assert front_text(STITCHED) == "1x16+2x32/32/107"
+    assert format_front(UNEVEN) == "1x32/16/64+2x32/32/107"
+    assert format_front(STITCHED) == "1x16+2x32/32/107"
 
 
 @pytest.mark.parametrize("spec", MODELS.values(), ids=MODELS)
 def test_a_saved_one_is_opened_by_timm_and_by_us(tmp_path: Path, spec: ViTSpec) -> None:
     model = Descendant(
-        spec=spec, state=initial(spec, 0, "fan_in"), provenance={"method": "scratch"}
+        spec=spec, state=initialise(spec, 0, "fan_in"), provenance={"method": "scratch"}
     )
     model.save(tmp_path / "m")
     assert load_descendant(tmp_path / "m").spec == spec
     opened = timm.create_model(f"local-dir:{tmp_path / 'm'}", pretrained=True).eval()
     with torch.no_grad():
-        assert torch.equal(opened(IMAGES_BCHW), model_of(spec, model.state).eval()(IMAGES_BCHW))
+        assert torch.equal(opened(IMAGES_BCHW), build_model(spec, model.state).eval()(IMAGES_BCHW))
     with pytest.raises(WrongCall, match=r"pruned|stitched model \(widths 16, 32, 32\)"):
-        ancestry_spec(str(tmp_path / "m"))
+        read_ancestry_spec(str(tmp_path / "m"))
 
 
 def test_what_cannot_be_is_refused() -> None:

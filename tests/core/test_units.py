@@ -3,7 +3,7 @@
 import pytest
 
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.text import human_count, human_seconds, parse_count, parse_seconds
+from learngene_zoo.text import format_count, format_seconds, parse_count, parse_seconds
 
 
 @pytest.mark.parametrize(
@@ -44,18 +44,18 @@ def test_what_is_no_duration(text: str) -> None:
 
 
 def test_for_people() -> None:
-    assert [human_count(value) for value in (999, 1234, 5_717_416, 17_582_740_224)] == [
+    assert [format_count(value) for value in (999, 1234, 5_717_416, 17_582_740_224)] == [
         "999",
         "1.23K",
         "5.72M",
         "17.58G",
     ]
-    assert [human_seconds(value) for value in (0.012, 3.44, 306, 3720)] == [
+    assert [format_seconds(value) for value in (0.012, 3.44, 306, 3720)] == [
         "12ms",
         "3.4s",
         "5m 06s",
         "1h 02m",
     ]
-    assert [human_seconds(value) for value in (119.6, 3599.7)] == ["2m 00s", "1h 00m"], (
+    assert [format_seconds(value) for value in (119.6, 3599.7)] == ["2m 00s", "1h 00m"], (
         "rounded, not cut"
     )

@@ -30,7 +30,7 @@ from learngene_zoo.cli import listing
 from learngene_zoo.cli.main import main
 from learngene_zoo.errors import BadData, BadFile, Unavailable, WrongCall
 from learngene_zoo.families.spec import InputFormat
-from learngene_zoo.families.timm_config import spec_in
+from learngene_zoo.families.timm_config import read_spec
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.method.contract import METHODS, Work
 from learngene_zoo.publishing import publication
@@ -41,7 +41,7 @@ from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks import deit, splits, transforms
 from learngene_zoo.tasks.catalogue import DEFAULT_TASKS, SOURCE_TASK
 from learngene_zoo.tasks.streams import places
-from learngene_zoo.testing import tiny_task
+from learngene_zoo.testing import make_tiny_task
 from learngene_zoo.training import report
 from learngene_zoo.version import __version__
 
@@ -83,7 +83,7 @@ def test_the_control_of_shuffled_weights_has_a_seed_of_its_own(
         seeds[control] = seed
         return start
 
-    start, task = assemble(SPEC, {}, seed=0, scheme="fan_in"), tiny_task()
+    start, task = assemble(SPEC, {}, seed=0, scheme="fan_in"), make_tiny_task()
     monkeypatch.setattr(descendant, "apply_control", controlled)
     monkeypatch.setattr(trial, "expand_cell", lambda *_: start)
     for control in ("shuffled", "stem"):
@@ -132,7 +132,7 @@ def test_the_pareto_front_lies_behind_everything_else() -> None:
     ]  # fmt: skip
     look = {"color": "black"}
     panel = pictures.subplots(1, 1, (3, 3))[1][0]
-    pictures._pareto_panel(panel, lines, {"one": look, "two": look})  # type: ignore[arg-type, dict-item]
+    pictures._draw_pareto_panel(panel, lines, {"one": look, "two": look})  # type: ignore[arg-type, dict-item]
     by_name = {line.get_label(): line.get_zorder() for line in panel.lines}
     front = by_name.pop("Pareto front of the means")
     assert by_name
@@ -143,8 +143,8 @@ def test_the_pareto_front_lies_behind_everything_else() -> None:
 
 
 def test_the_versions_are_those_of_the_packages() -> None:
-    records.versions.cache_clear()
-    result = dict(records.versions())
+    records.list_versions.cache_clear()
+    result = dict(records.list_versions())
     assert result.pop("learngene_zoo") == __version__
     assert result == {
         name: version(name) for name in ("torch", "timm", "safetensors", "accelerate", "datasets")
@@ -153,9 +153,9 @@ def test_the_versions_are_those_of_the_packages() -> None:
 
 def test_only_a_learngene_is_published_with_descendants(tmp_path: Path) -> None:
     model = assemble(SPEC, {}, seed=0, scheme="fan_in")
-    assert publication._members(model, []) == {}
+    assert publication._open_members(model, []) == {}
     with pytest.raises(WrongCall, match="--descendant is for publishing a learngene"):
-        publication._members(model, [tmp_path])
+        publication._open_members(model, [tmp_path])
 
 
 def test_objects_are_shown_in_one_line() -> None:
@@ -192,8 +192,8 @@ def test_rates_of_dropping_out_change_no_model(rate: str) -> None:
     """These arguments of timm apply only in training."""
     assert len(RATES) == 6
     config = {"architecture": "vit_tiny_patch16_224", "pretrained_cfg": {"num_classes": 5}}
-    plain = spec_in({**config, "model_args": {"depth": 2}}, "FILE")
-    assert spec_in({**config, "model_args": {"depth": 2, rate: 0.1}}, "FILE") == plain
+    plain = read_spec({**config, "model_args": {"depth": 2}}, "FILE")
+    assert read_spec({**config, "model_args": {"depth": 2, rate: 0.1}}, "FILE") == plain
 
 
 @pytest.mark.parametrize(
@@ -207,9 +207,9 @@ def test_norms_within_attention_and_mlp_come_together(names: list[str], value: b
         with pytest.raises(
             BadFile, match="has one of scale_attn_norm and scale_mlp_norm; only both are supported"
         ):
-            spec_in({**config, "model_args": arguments}, "FILE")
+            read_spec({**config, "model_args": arguments}, "FILE")
         return
-    spec = spec_in({**config, "model_args": arguments}, "FILE")
+    spec = read_spec({**config, "model_args": arguments}, "FILE")
     assert isinstance(spec, ViTSpec)
     assert spec.scale_norms is value
 
@@ -282,7 +282,7 @@ def test_the_tasks_of_an_extraction_that_names_none(kind: str, tasks: list[str])
 
 
 def test_what_a_task_records() -> None:
-    task = replace(tiny_task(classes=4), revision="abc", licence="mit", source="somewhere")
+    task = replace(make_tiny_task(classes=4), revision="abc", licence="mit", source="somewhere")
     record = task.record
     assert (record.name, record.source, record.kind) == ("tiny", "somewhere", "classification")
     assert (record.classes, record.images) == (4, task.sizes["train"])
@@ -353,10 +353,10 @@ def test_erasing_has_seeds_of_its_own() -> None:
     how = (7, 3, [4, 9], True)
     full = transforms.fit_images(IMAGES, 16, FORMAT.view)
     changed = deit.apply_deit_augmentation(
-        list(full), FORMAT, deit.seeds_of("deit", 7, 3, [4, 9]), True
+        list(full), FORMAT, deit.derive_seeds("deit", 7, 3, [4, 9]), True
     )
     right = deit.erase_rectangles(
-        transforms.normalise_images(changed, FORMAT), deit.seeds_of("erased", 7, 3, [4, 9])
+        transforms.normalise_images(changed, FORMAT), deit.derive_seeds("erased", 7, 3, [4, 9])
     )
     erased, _ = transforms.augment_images(IMAGES, None, "deit", FORMAT, how)
     assert torch.equal(erased, right)
@@ -441,8 +441,8 @@ def test_a_suite_that_cannot_be_used_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     broken = SimpleNamespace(name="mine", reference="my_package:SUITE")
-    monkeypatch.setattr(listing.catalogue, "suites", lambda: ((), [broken]))
-    listing.task_rows()
+    monkeypatch.setattr(listing.catalogue, "load_suites", lambda: ((), [broken]))
+    listing.list_tasks()
     assert (
         "suite mine of my_package:SUITE cannot be used; see lgzoo doctor" in capsys.readouterr().err
     )

@@ -11,9 +11,15 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.families.tensors import empty, initial, model_of, shapes, state_of
+from learngene_zoo.families.tensors import (
+    build_empty,
+    build_model,
+    get_shapes,
+    get_state_dict,
+    initialise,
+)
 from learngene_zoo.families.vit.host import spec_of, trim_state
-from learngene_zoo.families.vit.names import ARCHITECTURE, architecture_name, arguments
+from learngene_zoo.families.vit.names import ARCHITECTURE, arguments, choose_architecture
 from learngene_zoo.families.vit.spec import ViTSpec
 
 TINY = ViTSpec(layers=2, width=32, heads=4, image_size=32, patch_size=8, classes=5)
@@ -86,7 +92,7 @@ VARIANTS = [
 def built_by_timm(spec: ViTSpec, **further: object) -> VisionTransformer:
     """Return timm's model with weights that distinguish every tensor."""
     torch.manual_seed(0)
-    model = timm.create_model(architecture_name(spec), **{**arguments(spec), **further}).eval()
+    model = timm.create_model(choose_architecture(spec), **{**arguments(spec), **further}).eval()
     with torch.no_grad():
         for tensor in model.parameters():
             tensor.add_(0.05 * torch.randn_like(tensor))
@@ -100,7 +106,7 @@ def test_there_and_back_is_the_same_function(changes: dict) -> None:
     spec_of_model = spec_of(model)
     assert spec_of_model.hidden == spec.hidden
     assert spec_of_model.with_(mlp_ratio=spec.mlp_ratio) == spec
-    again = model_of(spec_of_model, state_of(model))
+    again = build_model(spec_of_model, get_state_dict(model))
     images_BCHW = IMAGES_BCHW[:, : spec.channels]
     assert torch.equal(again(images_BCHW), model(images_BCHW))
     assert not again.training
@@ -110,15 +116,15 @@ def test_there_and_back_is_the_same_function(changes: dict) -> None:
 def test_shapes_are_those_of_timm_in_its_order(changes: dict) -> None:
     spec = TINY.with_(**changes)
     with torch.device("meta"):
-        model = timm.create_model(architecture_name(spec), weight_init="skip", **arguments(spec))
-    assert list(shapes(spec).items()) == [
+        model = timm.create_model(choose_architecture(spec), weight_init="skip", **arguments(spec))
+    assert list(get_shapes(spec).items()) == [
         (name, tuple(tensor.shape)) for name, tensor in model.state_dict().items()
     ]
 
 
 def test_a_hidden_width_that_no_ratio_hits_exactly() -> None:
     for hidden in range(1, 100, 2):
-        model = empty(
+        model = build_empty(
             TINY.with_(layers=1, width=28, mlp_ratio=math.nextafter(hidden / 28, math.inf))
         )
         assert spec_of(model).hidden == model.blocks[0].mlp.fc1.out_features
@@ -126,7 +132,7 @@ def test_a_hidden_width_that_no_ratio_hits_exactly() -> None:
 
 def test_images_of_another_size_where_the_model_takes_them() -> None:
     spec = TINY.with_(dynamic_image_size=True)
-    assert model_of(spec, initial(spec, 0))(torch.zeros(1, 3, 48, 48)).shape == (1, 5)
+    assert build_model(spec, initialise(spec, 0))(torch.zeros(1, 3, 48, 48)).shape == (1, 5)
 
 
 @pytest.mark.parametrize(
@@ -167,11 +173,11 @@ def test_what_a_spec_cannot_say_is_refused(changes: dict, message: str) -> None:
 
 
 def test_a_block_unlike_the_others_is_refused() -> None:
-    model = empty(TINY)
+    model = build_empty(TINY)
     model.blocks[1].mlp.act = nn.ReLU()
     with pytest.raises(WrongCall, match=r"ReLU\(\) for blocks.1.mlp.act"):
         spec_of(model)
-    model = empty(TINY)
+    model = build_empty(TINY)
     model.blocks[1].attn.num_heads = 2
     with pytest.raises(WrongCall, match=r"attention of 2 heads of \d+ for blocks\.1\.attn"):
         spec_of(model)
@@ -198,9 +204,9 @@ def test_a_distilled_model_is_read_without_its_distillation_token() -> None:
     }
     distilled = timm.create_model("deit_tiny_distilled_patch16_224", **sizes).eval()
     assert spec_of(distilled) == TINY
-    state, left_out = trim_state(state_of(distilled))
+    state, left_out = trim_state(get_state_dict(distilled))
     assert left_out == ("distillation token and its head",)
-    model = model_of(TINY, state)
+    model = build_model(TINY, state)
     tokens = distilled.patch_embed(IMAGES_BCHW) + state["pos_embed"][:, 1:]
     first = (state["cls_token"] + distilled.pos_embed[:, :1]).expand(2, -1, -1)
     with torch.no_grad():
@@ -224,12 +230,12 @@ def test_training_only_layers_do_not_matter() -> None:
 
 def test_no_random_number_is_drawn() -> None:
     before = torch.random.get_rng_state()
-    model_of(TINY, initial(TINY, 0))
+    build_model(TINY, initialise(TINY, 0))
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
 def test_an_empty_model_is_as_if_timm_had_built_it() -> None:
-    ours, theirs = empty(TINY), timm.create_model(ARCHITECTURE, **arguments(TINY))
+    ours, theirs = build_empty(TINY), timm.create_model(ARCHITECTURE, **arguments(TINY))
     assert ours._model_args == theirs._model_args
     assert ours.weight_init_mode == theirs.weight_init_mode
     assert all(tensor.device.type == "meta" for tensor in ours.parameters())

@@ -23,7 +23,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from learngene_zoo.runs.run import Run, is_first, rank, world
+from learngene_zoo.runs.run import Run, get_world_size, is_first, rank
 from learngene_zoo.settings import Recipe
 from learngene_zoo.storage import write_tensors
 from learngene_zoo.tasks.task import IGNORED
@@ -51,7 +51,7 @@ class ToyLoader:
             labels = torch.randint(CLASSES, (self.batch_size,), generator=draw)
             images = torch.randn(self.batch_size, 2, 3, 3, generator=draw)
             images[:, 0, 0] += 4 * functional.one_hot(labels, CLASSES)[:, :3]
-            mine = slice(rank(), None, world())
+            mine = slice(rank(), None, get_world_size())
             yield Batch(images[mine], labels[mine], torch.arange(self.batch_size)[mine])
 
 
@@ -63,7 +63,7 @@ class OneBatch:
         self.task = None
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
-        mine = slice(rank(), None, world())
+        mine = slice(rank(), None, get_world_size())
         yield type(self.batch)(*(None if part is None else part[mine] for part in self.batch))
 
 

@@ -19,12 +19,12 @@ from mutations import json_file, json_lines, pickle_file, spoilt, tensors_file, 
 from whole_files import BRIEF, CONFIG, OLD, RUN, TRAINING, WEIGHTS, toy_training
 
 from learngene_zoo import lifecycle
-from learngene_zoo.artifacts.card import descendant_card, learngene_card
+from learngene_zoo.artifacts.card import render_descendant_card, render_learngene_card
 from learngene_zoo.artifacts.descendant import load_descendant
 from learngene_zoo.artifacts.learngene import load_learngene
 from learngene_zoo.cli.main import main
 from learngene_zoo.errors import ZooError
-from learngene_zoo.pretrained.ancestry import ancestry_spec, open_ancestry
+from learngene_zoo.pretrained.ancestry import open_ancestry, read_ancestry_spec
 
 Mutation = Callable[[bytes, Random], bytes]
 
@@ -101,7 +101,7 @@ def use_learngene(folder: Path, random: Random) -> None:
         lgzoo("show", str(place), *random.choice(((), ("--json",))))
         return
     learngene = load_learngene(place)
-    learngene_card(learngene.config)
+    render_learngene_card(learngene.config)
     words = json.loads((folder / "expand.json").read_text())
     lgzoo("expand", str(place), *words, "-o", str(folder / "out"), "--offline", "--threads", "1")
     if random.random() < 0.2:
@@ -124,7 +124,7 @@ def use_model(folder: Path, random: Random) -> None:
         lgzoo("evaluate", str(place), "--task", "digits", "--offline", "--threads", "1")
         return
     made = load_descendant(place)
-    descendant_card(made.config())
+    render_descendant_card(made.config())
     model = made.model()
     if made.cost().flops < 1e8:
         with torch.no_grad():
@@ -159,7 +159,7 @@ def use_ancestry(folder: Path, random: Random) -> None:
     if kind < 0.3:
         lgzoo("plan", "scratch", "--ancestry", source, "--json")
     elif kind < 0.6:
-        ancestry_spec(source, offline=True)
+        read_ancestry_spec(source, offline=True)
         open_ancestry(source, offline=True).model()
     else:
         lgzoo("extract", "scratch", "--ancestry", source, "-o", str(folder / "out"), "--offline")
@@ -168,16 +168,16 @@ def use_ancestry(folder: Path, random: Random) -> None:
 def read_bench(folder: Path, random: Random) -> None:
     """The tables of a bench and its page; now and then with all pictures."""
     from learngene_zoo.bench.report import report, text_table
-    from learngene_zoo.bench.report.page import page
+    from learngene_zoo.bench.report.page import render_report
 
     if random.random() < 0.02:
         lgzoo("bench", "--report", "-o", str(folder), *random.choice(((), ("--json",))))
         return
     result = report.read_summary(folder)
     costs = report.read_costs(folder, result)
-    text_table.markdown(report.build_overview(folder)[0])
-    report.csv_text([report.flatten_line(line) for line in result.lines])
-    page(result, report.read_grid(folder), {"cost": ""}, costs)
+    text_table.render_markdown(report.build_overview(folder)[0])
+    report.format_csv([report.flatten_line(line) for line in result.lines])
+    render_report(result, report.read_grid(folder), {"cost": ""}, costs)
 
 
 def resume_run(folder: Path, random: Random) -> None:
@@ -192,19 +192,19 @@ def resume_training(folder: Path, random: Random) -> None:
     from learngene_zoo.training import checkpoint
 
     state = toy_training()
-    loaded = checkpoint.newest(folder, TRAINING)
+    loaded = checkpoint.load_newest(folder, TRAINING)
     if loaded is not None:
         state.restore(loaded)
 
 
 def read_claim(folder: Path, random: Random) -> None:
     """A claim and the cells that it asks for."""
-    from learngene_zoo.bench.claims.cells import tuning_cells
+    from learngene_zoo.bench.claims.cells import list_tuning_cells
     from learngene_zoo.bench.claims.file import load_claim
 
     claim = load_claim(next(folder.glob("*.toml")), random.choice(("standard", "full")))
     if claim.tuning is not None and len(claim.targets) * claim.seeds < 1000:
-        tuning_cells(claim)
+        list_tuning_cells(claim)
 
 
 def read_published(folder: Path, random: Random) -> None:
@@ -230,7 +230,7 @@ def manifest_file(data: bytes, random: Random) -> bytes:
     """A changed manifest, mostly with the digest that belongs to it: whoever changes one can
     compute that too.
     """
-    from learngene_zoo.hub.manifest import FileRecord, manifest_of
+    from learngene_zoo.hub.manifest import FileRecord, make_manifest
 
     spoiled = json_file(data, random)
     with suppress(Exception):  # most changes leave nothing that has a digest
@@ -239,7 +239,7 @@ def manifest_file(data: bytes, random: Random) -> bytes:
             name: FileRecord(sha256=item["sha256"], bytes=item["bytes"])
             for name, item in found["files"].items()
         }
-        return json.dumps({**found, "digest": manifest_of(records).digest}).encode()
+        return json.dumps({**found, "digest": make_manifest(records).digest}).encode()
     return spoiled
 
 

@@ -56,7 +56,7 @@ def wholes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + MAX_MEMORY, before[1]))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("learngene_zoo.families.tensors.machine_memory", lambda: MAX_MEMORY // 4)
+        patch.setattr("learngene_zoo.families.tensors.measure_memory", lambda: MAX_MEMORY // 4)
         yield root
     resource.setrlimit(resource.RLIMIT_AS, before)
 

@@ -183,14 +183,14 @@ def bench(folder: Path) -> None:
 
 def published(folder: Path) -> None:
     """A family of two, as `publish` leaves it."""
-    from learngene_zoo.hub.manifest import MANIFEST, FileRecord, manifest_of
+    from learngene_zoo.hub.manifest import MANIFEST, FileRecord, make_manifest
 
     files = {}
     for name in ("README.md", CONFIG, f"layers-7/{CONFIG}", f"layers-7/{WEIGHTS}"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(name)
         files[name] = FileRecord(sha256=hashlib.sha256(name.encode()).hexdigest(), bytes=len(name))
-    (folder / MANIFEST).write_text(json.dumps(manifest_of(files).json()))
+    (folder / MANIFEST).write_text(json.dumps(make_manifest(files).json()))
 
 
 def releases(root: Path) -> None:

@@ -17,7 +17,7 @@ from learngene_zoo.errors import BadFile, Unavailable, WrongCall
 from learngene_zoo.hub.client import Repository, fetch_from_hub
 from learngene_zoo.pretrained import from_open_clip as open_clip
 from learngene_zoo.pretrained import from_transformers as foreign
-from learngene_zoo.pretrained.ancestry import ancestry_spec, open_ancestry
+from learngene_zoo.pretrained.ancestry import open_ancestry, read_ancestry_spec
 
 DATA = Path(__file__).parents[1] / "data" / "transformers"
 
@@ -53,7 +53,7 @@ def test_a_repository_of_open_clip_opens_and_is_pinned(hub: StandIn, file: str) 
     with torch.no_grad():
         assert torch.equal(ancestry.model()(images_BCHW), model(images_BCHW))
     before = len(hub.requests)
-    assert ancestry_spec("hf-hub:org/siglip", offline=True) == ancestry.spec
+    assert read_ancestry_spec("hf-hub:org/siglip", offline=True) == ancestry.spec
     assert open_ancestry("hf-hub:org/siglip", offline=True).identity == ancestry.identity
     assert len(hub.requests) == before
 

@@ -17,11 +17,11 @@ from standin import StandIn
 from test_stories import process
 
 from learngene_zoo.artifacts import shelf
-from learngene_zoo.artifacts.shelf import cards_folder, kind_of
+from learngene_zoo.artifacts.shelf import find_cards_folder, read_kind
 from learngene_zoo.method.contract import METHODS
 
 Lgzoo = Callable[..., SimpleNamespace]  # what the fixture `lgzoo` is
-NAMES = shelf.names()
+NAMES = shelf.list_names()
 # A plain model, and a learngene of each package of methods.
 ONE_OF_EACH = (
     "ancestry-mini",
@@ -57,7 +57,7 @@ def snippets(checkout: Path) -> tuple[str, str]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_card_names_its_library_its_licence_and_what_was_measured(name: str) -> None:
-    folder = cards_folder() / name
+    folder = find_cards_folder() / name
     page, config = (
         (folder / "README.md").read_text(encoding="utf-8"),
         json.loads((folder / "config.json").read_text()),
@@ -65,7 +65,7 @@ def test_a_card_names_its_library_its_licence_and_what_was_measured(name: str) -
     matter, ours = front(page), config.get("learngene", config)
     of_texts = "model_type" in config
     host = "transformers" if of_texts else "timm"
-    assert matter["library_name"] == (host if kind_of(folder) == "model" else "learngene_zoo")
+    assert matter["library_name"] == (host if read_kind(folder) == "model" else "learngene_zoo")
     assert matter["license"] == "apache-2.0"
     pipeline = "feature-extraction" if of_texts else "image-classification"
     assert matter["pipeline_tag"] == pipeline
@@ -81,7 +81,7 @@ def test_a_card_names_its_library_its_licence_and_what_was_measured(name: str) -
     ]
     worth = ours["card"]["worth"]
     measured = [row["accuracy"]["descendant"] for row in worth["rows"]] if worth else []
-    if kind_of(folder) == "model":  # a learngene's own are of what was trained to make it
+    if read_kind(folder) == "model":  # a learngene's own are of what was trained to make it
         measured += [
             value
             for key, value in ours["metrics"].items()
@@ -110,7 +110,7 @@ def test_every_method_that_condenses_a_learngene_has_a_card() -> None:
 
 
 def test_the_shelf_is_small_and_lists_learngenes_only(lgzoo: Lgzoo, checkout: Path) -> None:
-    sizes = {path: path.stat().st_size for path in cards_folder().rglob("*") if path.is_file()}
+    sizes = {path: path.stat().st_size for path in find_cards_folder().rglob("*") if path.is_file()}
     assert sum(sizes.values()) < 60e6
     project = tomllib.loads((checkout / "pyproject.toml").read_text(encoding="utf-8"))
     wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
@@ -118,13 +118,15 @@ def test_the_shelf_is_small_and_lists_learngenes_only(lgzoo: Lgzoo, checkout: Pa
     assert left_out <= set(NAMES)
     assert sum(size for path, size in sizes.items() if path.parent.name not in left_out) < 25e6
     listed = [row["name"] for row in json.loads(lgzoo("list", "learngenes", "--json").out)]
-    assert listed == [name for name in NAMES if kind_of(cards_folder() / name) == "learngene"]
+    assert listed == [
+        name for name in NAMES if read_kind(find_cards_folder() / name) == "learngene"
+    ]
     assert not [name for name in listed if name.startswith("ancestry")]
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith("ancestry")])
 def test_show_tells_what_the_card_says(lgzoo: Lgzoo, name: str) -> None:
-    worth = json.loads((cards_folder() / name / "config.json").read_text())["card"]["worth"]
+    worth = json.loads((find_cards_folder() / name / "config.json").read_text())["card"]["worth"]
     rows = json.loads(lgzoo("show", name, "--json").out)
     shown = [value for row in rows for key, value in row.items() if key.endswith("_accuracy")]
     measured = [row["accuracy"]["descendant"] for row in worth["rows"]] if worth else []
@@ -148,7 +150,9 @@ def test_a_card_opens_by_the_snippet_that_the_hub_shows_for_it(
         lgzoo("expand", "pool-mini", "--low", "3", "--high", "3", "-o", tmp_path / "stitched").code
         == 0
     )
-    calls = {name: cards_folder() / name for name in names} | {"stitched": tmp_path / "stitched"}
+    calls = {name: find_cards_folder() / name for name in names} | {
+        "stitched": tmp_path / "stitched"
+    }
     texts: dict[str, list[str]] = {"": [], ours: []}  # by what is on the path of the process
     for name, folder in calls.items():
         assert lgzoo("publish", folder, f"me/{name}").code == 0

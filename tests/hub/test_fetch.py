@@ -17,7 +17,7 @@ from standin import StandIn
 
 from learngene_zoo.errors import Unavailable
 from learngene_zoo.hub.client import Repository, fetch_from_hub, parse_repository
-from learngene_zoo.hub.manifest import FileRecord, manifest_of
+from learngene_zoo.hub.manifest import FileRecord, make_manifest
 from learngene_zoo.ownership import MARKER
 from learngene_zoo.pretrained.ancestry import open_ancestry
 
@@ -262,7 +262,7 @@ def test_a_manifest_chooses_no_place(
     records = {path: FileRecord(sha256="0" * 64, bytes=len(data)) for path, data in files.items()}
     hub.put(
         NAME,
-        {"manifest.json": json.dumps(manifest_of(records).json()).encode(), "config.json": b"{}"},
+        {"manifest.json": json.dumps(make_manifest(records).json()).encode(), "config.json": b"{}"},
     )
     result = lgzoo("fetch", NAME, "-o", tmp_path / "deep" / "out")
     assert result.code == 1
@@ -281,7 +281,9 @@ def test_a_manifest_that_cannot_be_right_downloads_nothing(
     file: str, size: int, says: str, hub: StandIn, lgzoo: Lgzoo
 ) -> None:
     """A file larger than in the manifest, and no artifact at all."""
-    manifest = manifest_of({file: FileRecord(sha256=hashlib.sha256(b"{}").hexdigest(), bytes=size)})
+    manifest = make_manifest(
+        {file: FileRecord(sha256=hashlib.sha256(b"{}").hexdigest(), bytes=size)}
+    )
     hub.put(NAME, {"manifest.json": json.dumps(manifest.json()).encode(), file: b"{}"})
     result = lgzoo("fetch", NAME)
     assert result.code == 1
@@ -462,7 +464,8 @@ def test_a_file_that_publish_would_not_write_is_refused_before_any_download(
         for path, data in files.items()
     }
     hub.put(
-        NAME, {name: b"print(1)", "manifest.json": json.dumps(manifest_of(records).json()).encode()}
+        NAME,
+        {name: b"print(1)", "manifest.json": json.dumps(make_manifest(records).json()).encode()},
     )
     result = lgzoo("fetch", f"{NAME}@main", "-o", tmp_path / "out")
     assert result.code == 1

@@ -16,7 +16,7 @@ import pytest
 import yaml
 from standin import TOKEN, StandIn
 
-from learngene_zoo.publishing.publication import _files, machine_paths
+from learngene_zoo.publishing.publication import _list_files, find_machine_paths
 from learngene_zoo.publishing.publish import _lacks_xet
 
 Lgzoo = Callable[..., SimpleNamespace]  # what the fixture `lgzoo` is
@@ -443,8 +443,8 @@ PATHS: dict[str, list[str]] = {
 
 @pytest.mark.parametrize("text", PATHS)
 def test_paths_of_this_machine_are_found_in_texts(text: str) -> None:
-    assert machine_paths({"card": [{"command": text}]}) == PATHS[text]
-    assert machine_paths({"metrics": {text: 0.5}}) == PATHS[text]
+    assert find_machine_paths({"card": [{"command": text}]}) == PATHS[text]
+    assert find_machine_paths({"metrics": {text: 0.5}}) == PATHS[text]
 
 
 def test_the_files_of_a_tokenizer_are_published_with_a_model_of_texts_only(
@@ -456,7 +456,7 @@ def test_the_files_of_a_tokenizer_are_published_with_a_model_of_texts_only(
         result = lgzoo("publish", folder, NAME)
         assert (result.code, result.requests) == (1, [])
         assert f"{name} is not part of an artifact" in result.error
-        assert name in _files(folder, "", "", is_of_texts=True)
+        assert name in _list_files(folder, "", "", is_of_texts=True)
 
 
 @pytest.mark.parametrize("name", ["weights.bin", "notes.txt", ".secret", "link.png", "folder.onnx"])

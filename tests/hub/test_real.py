@@ -23,8 +23,8 @@ from standin import StandIn
 import learngene_zoo as lg
 from learngene_zoo.artifacts.learngene import read_config
 from learngene_zoo.bench.results.rows import read_rows
-from learngene_zoo.families.tensors import initial
-from learngene_zoo.families.timm_config import architecture_of_timm
+from learngene_zoo.families.tensors import initialise
+from learngene_zoo.families.timm_config import read_architecture
 from learngene_zoo.tasks.catalogue import find_entry
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -192,8 +192,8 @@ def test_what_it_takes_is_told_for_every_ancestry_model(
 @pytest.mark.exhaustive
 @pytest.mark.slow
 def test_from_timm_to_the_hub_with_a_kill_between(hub: StandIn, data: None, tmp_path: Path) -> None:
-    spec = architecture_of_timm(MODEL)
-    commit = hub.put(f"timm/{MODEL}", {"model.safetensors": save(dict(initial(spec, 0)))})
+    spec = read_architecture(MODEL)
+    commit = hub.put(f"timm/{MODEL}", {"model.safetensors": save(dict(initialise(spec, 0)))})
     call = [
         sys.executable,
         str(ROOT / "benchmarks" / "real.py"),

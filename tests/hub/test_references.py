@@ -15,7 +15,7 @@ import learngene_zoo as lg
 from learngene_zoo import torch_hub
 from learngene_zoo.artifacts import shelf
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.hub.client import Repository, cached_repository, parse_repository
+from learngene_zoo.hub.client import Repository, find_cached_repository, parse_repository
 
 Lgzoo = Callable[..., SimpleNamespace]  # what the fixture `lgzoo` is
 NAME = "me/learngene"
@@ -46,8 +46,8 @@ def published(
 )
 def test_the_hub_is_a_place_like_any_other(reference: str, published: StandIn) -> None:
     folder = shelf.find(reference)
-    assert cached_repository(folder) == Repository(NAME, published.repos[NAME].head)
-    assert shelf.reference(folder) == f"{NAME}@{published.repos[NAME].head}"
+    assert find_cached_repository(folder) == Repository(NAME, published.repos[NAME].head)
+    assert shelf.make_reference(folder) == f"{NAME}@{published.repos[NAME].head}"
 
 
 @pytest.mark.slow
@@ -109,7 +109,7 @@ def test_a_folder_that_exists_wins(published: StandIn, made: SimpleNamespace) ->
         shutil.copytree(made.other, reference)
         assert shelf.find(reference) == Path(reference)
     assert published.requests == []
-    assert cached_repository(shelf.find(f"hf-hub:{TAGGED}")) is not None
+    assert find_cached_repository(shelf.find(f"hf-hub:{TAGGED}")) is not None
 
 
 @pytest.mark.parametrize(

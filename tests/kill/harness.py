@@ -101,7 +101,7 @@ def _run(line: str, where: Path, log: Path, kill: int | None, renames: bool) -> 
 
     demo.demo_grid = small_demo
     if renames:
-        atomic._renameat2 = lambda: None  # type: ignore[assignment]
+        atomic._load_renameat2 = lambda: None  # type: ignore[assignment]
     _watch(where, log, kill)
     words = line.split()
     try:

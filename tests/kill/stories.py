@@ -219,12 +219,12 @@ def small_demo(seed: int = 0, *, full: bool = False, offline: bool = False) -> l
     """Instead of the demo's grid: its arms at one depth with one seed."""
     import bench_toy
 
-    from learngene_zoo.bench.demo import SHOWN, shown_as
+    from learngene_zoo.bench.demo import SHOWN, name_arm
 
     arms = [
         arm
         for arm in bench_toy.toy_arms("ancestry", (1, 2))
-        if shown_as(arm.name, arm.control) in SHOWN
+        if name_arm(arm.name, arm.control) in SHOWN
     ]
     return bench_toy.toy_cells(("ancestry", TASK), arms=arms, layers=[2])
 

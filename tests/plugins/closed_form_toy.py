@@ -4,7 +4,7 @@ import learngene_zoo as lg
 from learngene_zoo.families.family import load_family
 from learngene_zoo.pretrained.ancestry import Ancestry
 from learngene_zoo.runs.run import Run
-from learngene_zoo.testing import tiny_task
+from learngene_zoo.testing import make_tiny_task
 from lgzoo_closed_form.closed_form import Calibration, ClosedFormExtractor
 
 SPEC = load_family("vit").examples[0].with_(layers=4)
@@ -39,5 +39,5 @@ FIXED_WIDTH: list[dict[str, object]] = [  # streams that keep their width
 def extract_toy(ancestry: Ancestry) -> lg.Learngene:
     """Extract a learngene of an ancestry model from 24 images."""
     extractor = ClosedFormExtractor(each=Calibration(images=24))
-    learngene = extractor([ancestry], [tiny_task()], Run(seed=1))
+    learngene = extractor([ancestry], [make_tiny_task()], Run(seed=1))
     return learngene.with_config(method="closed_form", ancestries=(ancestry.record,))

@@ -127,8 +127,8 @@ def mask_values(number: int, classes: int) -> np.ndarray:
 
 
 def palette_mask(values: np.ndarray) -> Image.Image:
-    from lgzoo_papers.masks import voc_colours
+    from lgzoo_papers.masks import list_voc_colours
 
     image = Image.fromarray(values, "P")
-    image.putpalette(voc_colours().flatten().tolist())
+    image.putpalette(list_voc_colours().flatten().tolist())
     return image

@@ -21,9 +21,9 @@ from learngene_zoo.runs.run import Run, is_first
 from learngene_zoo.settings import Recipe
 from learngene_zoo.storage import write_tensors
 from learngene_zoo.tasks.task import Task
-from learngene_zoo.testing import tiny_ancestry, tiny_task
+from learngene_zoo.testing import make_tiny_ancestry, make_tiny_task
 from learngene_zoo.training.loop import train
-from learngene_zoo.training.objectives import training_images
+from learngene_zoo.training.objectives import load_training_images
 from lgzoo_pool.details import StitchedDetails
 from lgzoo_pool.modules.least_squares import compute_moments, iterate_images, solve_stitches
 from lgzoo_pool.modules.network import StitchedNetwork, build_network, draw_stitches, merge_anchors
@@ -36,7 +36,9 @@ SIZES = [{"width": 16, "heads": 1}, {"width": 32, "heads": 2}, {"width": 48, "he
 
 def anchors(depths: tuple[int, ...] = (3, 3), **sizes: Any) -> list[Ancestry]:
     """Return ancestry models from narrow to wide, with different weights."""
-    return [tiny_ancestry(i, layers=layers, **SIZES[i], **sizes) for i, layers in enumerate(depths)]
+    return [
+        make_tiny_ancestry(i, layers=layers, **SIZES[i], **sizes) for i, layers in enumerate(depths)
+    ]
 
 
 def stitched(
@@ -78,7 +80,7 @@ def train_stitches(
     """Train jointly as both methods do; `until` interrupts after this step, before it is saved."""
     settings = PathSettings(recipe=recipe, guidance=guidance, share=0.5)
     objective = SampledPaths(network, task, settings, run.seed, paths=paths, teacher=teacher)
-    batches = training_images(task, anchors()[0].input_format, recipe, run)
+    batches = load_training_images(task, anchors()[0].input_format, recipe, run)
     for step in train(
         objective, batches, recipe, run, unused=True, seconds_between_checkpoints=0 if until else 30
     ):
@@ -96,7 +98,7 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(len(str(folder)))  # nothing may depend on it
     network, _ = stitched()
-    task, run = tiny_task(classes=4), Run(folder=folder)
+    task, run = make_tiny_task(classes=4), Run(folder=folder)
     input_format = anchors()[0].input_format
     network.set_stitches(
         solve_stitches(compute_moments(network, iterate_images(task, input_format, 18, run)))

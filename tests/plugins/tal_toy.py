@@ -15,7 +15,7 @@ from learngene_zoo.pretrained.ancestry import Ancestry
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe, with_settings
 from learngene_zoo.tasks.task import Attribute, Samples, Task
-from learngene_zoo.testing import tiny_ancestry, tiny_task
+from learngene_zoo.testing import make_tiny_ancestry, make_tiny_task
 from learngene_zoo.testing.laws import TinySplit
 from lgzoo_tal.config import Curriculum, MetaStep
 from lgzoo_tal.ghn3 import GHN3
@@ -55,7 +55,7 @@ class DescribedSplit(TinySplit):
 
 def build_source_task() -> Task:
     """Build a tiny task with attributes."""
-    plain = tiny_task("tiny-source", classes=6)
+    plain = make_tiny_task("tiny-source", classes=6)
 
     def open_described(split: str) -> DescribedSplit:
         tiny_split = plain.split(split)
@@ -67,12 +67,12 @@ def build_source_task() -> Task:
 
 def build_tasks() -> list[Task]:
     """Build the source task and two others."""
-    return [build_source_task(), tiny_task("tiny-a"), tiny_task("tiny-b", classes=4)]
+    return [build_source_task(), make_tiny_task("tiny-a"), make_tiny_task("tiny-b", classes=4)]
 
 
 def build_ancestry(**sizes: Any) -> Ancestry:
     """Build a tiny ancestry model that its checksum tells from others."""
-    model = tiny_ancestry(**sizes)
+    model = make_tiny_ancestry(**sizes)
     return replace(model, record=replace(model.record, sha256="0" * 64))
 
 

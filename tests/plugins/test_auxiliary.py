@@ -12,12 +12,12 @@ import torch
 import learngene_zoo as lg
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.family import count_params, load_family
-from learngene_zoo.families.tensors import initial, model_of, shapes, shapes_in
+from learngene_zoo.families.tensors import build_model, get_shapes, initialise, read_shapes
 from learngene_zoo.method.contract import METHODS
 from learngene_zoo.method.sizes import Target
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import with_settings
-from learngene_zoo.testing import tiny_ancestry, tiny_task
+from learngene_zoo.testing import make_tiny_ancestry, make_tiny_task
 from lgzoo_baselines.learnt.auxiliary import StoredBlocksDetails, derive_stored_spec
 from lgzoo_baselines.learnt.sws import SwsExtractor, assign_stages, copy_rows, repeat_stages
 from lgzoo_baselines.learnt.tleg import expand_line
@@ -27,7 +27,7 @@ from lgzoo_baselines.modules.mixed_blocks import (
     mix_blocks,
 )
 
-SPEC = tiny_ancestry().spec.with_(layers=2, pool="avg", class_token=False)
+SPEC = make_tiny_ancestry().spec.with_(layers=2, pool="avg", class_token=False)
 DEIT = {
     width: load_family("vit").architectures[f"deit_{width}_patch16_224"]
     for width in ("small", "base")
@@ -37,8 +37,8 @@ DEIT = {
 @cache
 def extract(name: str, **settings: Any) -> lg.Learngene:
     extractor = with_settings(METHODS.load(name).presets["smoke"], settings)
-    ancestry = tiny_ancestry()
-    return extractor([ancestry], [tiny_task()], Run()).with_config(
+    ancestry = make_tiny_ancestry()
+    return extractor([ancestry], [make_tiny_task()], Run()).with_config(
         method=name, ancestries=(ancestry.record,)
     )
 
@@ -58,19 +58,19 @@ def test_every_tensor_of_a_layer_is_on_the_line() -> None:
 
 def test_the_auxiliary_model_answers_as_the_plain_model_of_its_layers() -> None:
     spec, rows = SPEC.with_(layer_scale=0.1), expand_line(5)
-    state = initial(spec, 3, "fan_in")
+    state = initialise(spec, 3, "fan_in")
     images = torch.randn(2, 3, spec.image_size, spec.image_size)
-    model = install_mixed_blocks(model_of(spec, state), rows)
-    plain = model_of(spec.with_(layers=5), mix_blocks(state, spec, rows))
+    model = install_mixed_blocks(build_model(spec, state), rows)
+    plain = build_model(spec.with_(layers=5), mix_blocks(state, spec, rows))
     torch.testing.assert_close(model(images), plain(images))
     assert list(model.state_dict()) == list(state)
 
 
 def test_the_gradients_of_all_layers_reach_what_they_are_made_of() -> None:
-    rows, state = expand_line(3), initial(SPEC, 3, "fan_in")
+    rows, state = expand_line(3), initialise(SPEC, 3, "fan_in")
     images, name = torch.randn(2, 3, SPEC.image_size, SPEC.image_size), "attn.qkv.weight"
-    model = install_mixed_blocks(model_of(SPEC, state), rows)
-    plain = model_of(SPEC.with_(layers=3), mix_blocks(state, SPEC, rows))
+    model = install_mixed_blocks(build_model(SPEC, state), rows)
+    plain = build_model(SPEC.with_(layers=3), mix_blocks(state, SPEC, rows))
     for network in (model, plain):
         network(images).square().sum().backward()
     each = [plain.get_parameter(f"blocks.{i}.{name}").grad for i in range(3)]
@@ -94,9 +94,9 @@ def test_every_layer_starts_with_usual_norms() -> None:
 
 def test_labels_teach_it_nothing() -> None:
     """Only the teacher's outputs count: other labels give the same learngene."""
-    task = tiny_task()
+    task = make_tiny_task()
     turned = replace(task, open_split=lambda split: _turn(task.open_split(split)))
-    settings, ancestry = METHODS.load("tleg").presets["smoke"], tiny_ancestry(classes=3)
+    settings, ancestry = METHODS.load("tleg").presets["smoke"], make_tiny_ancestry(classes=3)
     ancestry = replace(ancestry, class_names=task.class_names)  # its own task: its head answers
     first, second = (settings([ancestry], [data], Run()).state for data in (task, turned))
     assert all(torch.equal(first[name], second[name]) for name in first)
@@ -150,7 +150,7 @@ def test_the_papers_sizes(method: str, width: str, stored: int, twelve: int) -> 
 def test_what_is_stored_is_a_model_of_the_stored_blocks() -> None:
     learngene = extract("tleg")
     stored = derive_stored_spec(learngene.config, StoredBlocksDetails(blocks=2, classes=3))
-    assert shapes_in(learngene.state) == shapes(stored)
+    assert read_shapes(learngene.state) == get_shapes(stored)
     assert learngene.config.details == {"blocks": 2, "task": "tiny", "classes": 3, "dense": False}
     assert learngene.config.spec.layers == 3  # the ancestry's
 

@@ -17,7 +17,7 @@ from learngene_zoo.method.contract import METHODS
 from learngene_zoo.method.sizes import Target
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import with_settings
-from learngene_zoo.testing import tiny_ancestry, tiny_task
+from learngene_zoo.testing import make_tiny_ancestry, make_tiny_task
 
 SIZE = Target(layers=2, classes=3)
 
@@ -30,8 +30,8 @@ def expand(learngene: Learngene, target: Target = SIZE, seed: int = 0, **setting
 def extract(name: str, **settings: Any) -> Learngene:
     method = METHODS.load(name)
     extractor = with_settings(method.presets["smoke"], settings)
-    ancestry = tiny_ancestry()
-    learngene = extractor([ancestry], [tiny_task()] if method.tasks == "one" else [], Run())
+    ancestry = make_tiny_ancestry()
+    learngene = extractor([ancestry], [make_tiny_task()] if method.tasks == "one" else [], Run())
     return learngene.with_config(method=name, ancestries=(ancestry.record,))
 
 
@@ -124,7 +124,7 @@ def test_every_depth_comes_with_every_width(method: str) -> None:
         assert torch.equal(model.state[name], learngene.state[f"layers-2-width-16/{name}"])
     works = with_settings(
         METHODS.load(method).extractor, {"depths": (1,), "widths": (16, 32)}
-    ).work([tiny_ancestry().spec], [48])
+    ).work([make_tiny_ancestry().spec], [48])
     assert [work.trained for work in works] == [0.5, 1]
     with pytest.raises(WrongCall, match="multiple of the head width of 16"):
         extract(method, depths=(1,), widths=(24,))
@@ -147,10 +147,10 @@ def test_a_size_that_is_finished_is_loaded_and_not_trained_again(tmp_path: Path)
     extractor = with_settings(
         METHODS.load("pretrain_finetune").presets["smoke"], {"depths": (1, 2)}
     )
-    first = extractor([tiny_ancestry()], [tiny_task()], Run(folder=tmp_path))
+    first = extractor([make_tiny_ancestry()], [make_tiny_task()], Run(folder=tmp_path))
     file = tmp_path / "parts" / "layers-1" / "done" / "model.safetensors"
     save_file({name: torch.ones_like(tensor) for name, tensor in load_file(file).items()}, file)
-    again = extractor([tiny_ancestry()], [tiny_task()], Run(folder=tmp_path, resume=True))
+    again = extractor([make_tiny_ancestry()], [make_tiny_task()], Run(folder=tmp_path, resume=True))
     assert again.config == first.config
     for name, tensor in again.state.items():
         expected = torch.ones_like(tensor) if name.startswith("layers-1/") else first.state[name]
@@ -167,7 +167,7 @@ def test_training_really_changes_the_weights() -> None:
 
 
 def test_the_work_of_an_extraction_is_every_size_over_all_epochs() -> None:
-    spec = tiny_ancestry().spec
+    spec = make_tiny_ancestry().spec
     settings = {"depths": (1, 3), "epochs": 2, "images": 30}
     for method, frozen in (("pretrain_finetune", 0), ("distillation", spec.layers)):
         works = with_settings(METHODS.load(method).extractor, settings).work([spec], [48])

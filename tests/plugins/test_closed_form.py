@@ -12,11 +12,11 @@ from PIL import Image
 
 import learngene_zoo as lg
 from learngene_zoo.errors import BadFile, MethodFailed, WrongCall
-from learngene_zoo.families.family import table_of
+from learngene_zoo.families.family import get_table
 from learngene_zoo.families.tensors import take_blocks
 from learngene_zoo.method.sizes import Target
 from learngene_zoo.runs.run import Run
-from learngene_zoo.testing import check_method, tiny_ancestry, tiny_task
+from learngene_zoo.testing import check_method, make_tiny_ancestry, make_tiny_task
 from lgzoo_closed_form.calibration import derive_input_format, record_teacher, sample_pictures
 from lgzoo_closed_form.closed_form import (
     CLOSED_FORM,
@@ -34,22 +34,22 @@ def test_contract() -> None:
 
 @pytest.fixture(scope="module")
 def learngene() -> lg.Learngene:
-    return extract_toy(tiny_ancestry(spec=SPEC))
+    return extract_toy(make_tiny_ancestry(spec=SPEC))
 
 
 @pytest.fixture(autouse=True)
 def tiny_in_the_catalogue(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "learngene_zoo.tasks.catalogue._open_named", lambda name, offline: tiny_task(name)
+        "learngene_zoo.tasks.catalogue._open_named", lambda name, offline: make_tiny_task(name)
     )
 
 
 def test_a_small_task_is_recorded_with_the_number_of_its_images() -> None:
-    task = tiny_task()
+    task = make_tiny_task()
     number = task.sizes["train"]
     for asked, used in ((8, 8), (number + 1, number)):
         extractor = ClosedFormExtractor(each=Calibration(images=asked))
-        config = extractor([tiny_ancestry()], [task], Run()).config
+        config = extractor([make_tiny_ancestry()], [task], Run()).config
         assert config.details["images"] == used
 
 
@@ -94,7 +94,7 @@ def test_a_narrow_descendant_of_fewer_blocks_is_that_of_the_truncated_model(
     learngene: lg.Learngene,
 ) -> None:
     descendant = lg.expand(learngene, layers=2, width=SPEC.head_width, teacher_depth=3)
-    ancestry = tiny_ancestry(spec=SPEC)
+    ancestry = make_tiny_ancestry(spec=SPEC)
     spec = SPEC.with_(layers=3)
     state = take_blocks(ancestry.state, SPEC, range(3))
     truncated = extract_toy(
@@ -134,9 +134,9 @@ def measure_error(learngene: lg.Learngene, expander: ClosedFormExpander) -> floa
     state = {name: learngene.state[name] for name in learngene.state if name != DIRECTIONS}
     settings, run = Calibration(images=24), Run(seed=0)
     input_format = derive_input_format(learngene.config)
-    teacher = record_teacher(state, SPEC, settings, tiny_task(), input_format, run)
+    teacher = record_teacher(state, SPEC, settings, make_tiny_task(), input_format, run)
     model = lg.expand(learngene, layers=2, expander=expander, run=run).model()
-    pictures = sample_pictures(SPEC, settings, tiny_task(), input_format, run)
+    pictures = sample_pictures(SPEC, settings, make_tiny_task(), input_format, run)
     difference = record_streams(model, pictures).before[-1] - teacher.streams.before[-1]
     return float((difference.square().sum(dim=1) * pictures.weights).sum())
 
@@ -242,7 +242,7 @@ def test_missing_directions_are_refused(learngene: lg.Learngene) -> None:
 )
 def test_other_blocks_are_solved(changes: dict[str, object]) -> None:
     spec = SPEC.with_(**changes)
-    ancestry = tiny_ancestry(spec=spec)
+    ancestry = make_tiny_ancestry(spec=spec)
     learngene = extract_toy(ancestry)
     full = lg.expand(learngene, layers=spec.layers)
     torch.testing.assert_close(
@@ -318,7 +318,7 @@ def test_without_stored_weights_the_ancestry_model_is_opened_again() -> None:
 @pytest.mark.parametrize("changes", [*EVAS, *FIXED_WIDTH], ids=str)
 def test_evas(changes: dict[str, object]) -> None:
     spec = EVA.with_(**changes)
-    ancestry = tiny_ancestry(spec=spec)
+    ancestry = make_tiny_ancestry(spec=spec)
     learngene = extract_toy(ancestry)
     full = lg.expand(learngene, layers=spec.layers)
     for name in full.inherited:
@@ -352,13 +352,13 @@ def test_norms_after_attention_and_mlp_are_refused() -> None:
 @pytest.mark.parametrize("family", ["vit", "eva"])
 def test_nested_streams_begin_with_those_of_narrower_models(family: str) -> None:
     spec = (SPEC if family == "vit" else EVA).with_(width=48, heads=6, registers=2)
-    ancestry = tiny_ancestry(spec=spec)
+    ancestry = make_tiny_ancestry(spec=spec)
     learngene = extract_toy(ancestry)
     plain, narrow, wide = (
         lg.expand(learngene, layers=2, width=width, nested=nested)
         for width, nested in ((16, False), (16, True), (32, True))
     )
-    stem_names = [name for name in narrow.inherited if table_of(spec).is_stem(name)]
+    stem_names = [name for name in narrow.inherited if get_table(spec).is_stem(name)]
     assert {"cls_token", "reg_token", "patch_embed.proj.weight", "patch_embed.proj.bias"} <= set(
         stem_names
     )
@@ -375,7 +375,7 @@ def test_nested_streams_begin_with_those_of_narrower_models(family: str) -> None
 def test_the_ancestry_models_own_width_is_nested_too(family: str) -> None:
     """Nested, it loses one direction per head; not nested, it is the ancestry model."""
     spec = (SPEC if family == "vit" else EVA).with_(width=48, heads=6)
-    ancestry = tiny_ancestry(spec=spec)
+    ancestry = make_tiny_ancestry(spec=spec)
     learngene = extract_toy(ancestry)
     narrow, full = (lg.expand(learngene, width=width, nested=True) for width in (24, 48))
     copied = lg.expand(learngene, width=48, nested=True, solve=False)

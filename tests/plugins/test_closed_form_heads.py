@@ -9,11 +9,11 @@ from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.family import load_family
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.families.surgery import Along, map_axes
-from learngene_zoo.families.tensors import fill_missing_tensors, model_of, without_head
+from learngene_zoo.families.tensors import build_model, fill_missing_tensors, remove_head
 from learngene_zoo.method.sizes import Target
 from learngene_zoo.runs.run import Run
 from learngene_zoo.storage import StateDict
-from learngene_zoo.testing import tiny_ancestry, tiny_task
+from learngene_zoo.testing import make_tiny_ancestry, make_tiny_task
 from lgzoo_closed_form.calibration import Calibration, record_teacher
 from lgzoo_closed_form.closed_form import ClosedFormExpander, ClosedFormExtractor
 from lgzoo_closed_form.modules import solve
@@ -26,10 +26,10 @@ WIDE = SPEC.with_(width=48, heads=3, layers=2, classes=0)  # heads of 16 channel
 
 
 def record_wide(state: StateDict | None = None, spec: Spec = WIDE) -> StreamTeacher:
-    ancestry = tiny_ancestry(spec=spec)
-    task = tiny_task() if spec.family == "vit" else tiny_task("texts", image_size=0)
+    ancestry = make_tiny_ancestry(spec=spec)
+    task = make_tiny_task() if spec.family == "vit" else make_tiny_task("texts", image_size=0)
     return record_teacher(
-        without_head(ancestry.state, spec) if state is None else state,
+        remove_head(ancestry.state, spec) if state is None else state,
         spec,
         Calibration(images=24),
         task,
@@ -39,7 +39,7 @@ def record_wide(state: StateDict | None = None, spec: Spec = WIDE) -> StreamTeac
 
 
 def build_last_stream(teacher: StreamTeacher, spec: Spec, parts: StateDict) -> torch.Tensor:
-    model = model_of(spec, fill_missing_tensors(spec, dict(parts), seed=0))
+    model = build_model(spec, fill_missing_tensors(spec, dict(parts), seed=0))
     return record_streams(model, teacher.pictures).before[-1]
 
 
@@ -106,7 +106,7 @@ def embed(state: StateDict, small: Spec) -> StateDict:
 @pytest.mark.parametrize("is_solved", [False, True])
 def test_heads_of_low_rank_lose_nothing(is_solved: bool) -> None:
     small = WIDE.with_(width=24, heads=3)
-    state = dict(without_head(tiny_ancestry(spec=small).state, small))
+    state = dict(remove_head(make_tiny_ancestry(spec=small).state, small))
     for name in state:
         if "norm" in name:
             state[name] = torch.full((small.width,), float(name.endswith("weight")))
@@ -148,9 +148,9 @@ def test_solving_comes_nearer_than_the_copies() -> None:
 @pytest.fixture
 def learngene(monkeypatch: pytest.MonkeyPatch) -> lg.Learngene:
     monkeypatch.setattr(
-        "learngene_zoo.tasks.catalogue._open_named", lambda name, offline: tiny_task(name)
+        "learngene_zoo.tasks.catalogue._open_named", lambda name, offline: make_tiny_task(name)
     )
-    return extract_toy(tiny_ancestry(spec=WIDE))
+    return extract_toy(make_tiny_ancestry(spec=WIDE))
 
 
 def test_width_and_heads_or_channels_name_the_same_model(learngene: lg.Learngene) -> None:

@@ -10,9 +10,9 @@ import torch
 from closed_form_toy import EVA, EVAS, FIXED_WIDTH, SPEC
 
 from learngene_zoo.families.spec import Spec
-from learngene_zoo.families.tensors import StateDict, fill_missing_tensors, model_of
+from learngene_zoo.families.tensors import StateDict, build_model, fill_missing_tensors
 from learngene_zoo.runs.run import Run
-from learngene_zoo.testing import tiny_ancestry, tiny_task
+from learngene_zoo.testing import make_tiny_ancestry, make_tiny_task
 from lgzoo_closed_form.calibration import Calibration, record_teacher
 from lgzoo_closed_form.modules.anatomy import run_stem, split_block
 from lgzoo_closed_form.modules.ridge import Sums
@@ -36,7 +36,7 @@ def record_toy(
     spec: Spec = SPEC, open_file: OpenFile | None = None, state: StateDict | None = None
 ) -> StreamTeacher:
     """Return the ancestry model with its streams, in memory or in files."""
-    ancestry = tiny_ancestry(spec=spec)
+    ancestry = make_tiny_ancestry(spec=spec)
     if state is not None:
         ancestry = replace(ancestry, state=state)
     settings = Calibration(images=24)
@@ -44,7 +44,7 @@ def record_toy(
         {name: ancestry.state[name] for name in ancestry.state if not name.startswith("head.")},
         ancestry.spec,
         settings,
-        tiny_task(),
+        make_tiny_task(),
         ancestry.input_format,
         Run(seed=1),
         open_file,
@@ -124,7 +124,10 @@ def test_rows_without_weight_do_not_change_the_costs() -> None:
 def test_heads_and_neurons_are_selected_by_what_the_layer_scale_leaves_of_them() -> None:
     """A layer scale that is multiplied into the writers instead gives the same selection."""
     spec = SPEC.with_(layer_scale=1.0)
-    scaled, folded = dict(tiny_ancestry(spec=spec).state), dict(tiny_ancestry(spec=spec).state)
+    scaled, folded = (
+        dict(make_tiny_ancestry(spec=spec).state),
+        dict(make_tiny_ancestry(spec=spec).state),
+    )
     gamma = torch.logspace(-2, 1, spec.width)
     for number in range(spec.layers):
         for scale, writer in (("ls1", "attn.proj"), ("ls2", "mlp.fc2")):
@@ -225,7 +228,7 @@ def check_the_last_block(
     narrowing = build_projection(columns, spec.width) if heads == 1 else None
     copied, heads_of_blocks, neurons_of_blocks, _ = copy_blocks(teacher, spec, runs, narrowing)
     before, model = (
-        model_of(spec, fill_missing_tensors(spec, parts, seed=0))
+        build_model(spec, fill_missing_tensors(spec, parts, seed=0))
         for parts in (copied, solve_descendant(teacher, spec, runs, narrowing, rho=rho))
     )
     streams, weights = record_streams(model, teacher.pictures), teacher.pictures.weights

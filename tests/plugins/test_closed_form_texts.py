@@ -13,11 +13,11 @@ from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.family import load_family
 from learngene_zoo.families.forward import compute_hidden, compute_logits, compute_tokens
 from learngene_zoo.families.spec import TextSpec
-from learngene_zoo.families.tensors import fill_missing_tensors, model_of, without_head
+from learngene_zoo.families.tensors import build_model, fill_missing_tensors, remove_head
 from learngene_zoo.pretrained.ancestry import Ancestry
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks import catalogue
-from learngene_zoo.testing import tiny_ancestry, tiny_task
+from learngene_zoo.testing import make_tiny_ancestry, make_tiny_task
 from lgzoo_closed_form.calibration import Calibration, record_teacher
 from lgzoo_closed_form.closed_form import CLOSED_FORM, ClosedFormExtractor
 from lgzoo_closed_form.limits import list_fixed_width_features
@@ -31,12 +31,12 @@ pytest.importorskip("transformers")
 
 SPECS: dict[str, Any] = {name: load_family(name).examples[0] for name in ("gpt2", "bert")}
 each_family = pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
-TASK, SETTINGS = tiny_task("texts", image_size=0), Calibration(images=24, tokens=4)
+TASK, SETTINGS = make_tiny_task("texts", image_size=0), Calibration(images=24, tokens=4)
 
 
 def perturb(spec: TextSpec) -> Ancestry:
     """Return random tensors, so that no gain is 1 and no shift 0."""
-    generator, plain = torch.Generator().manual_seed(0), tiny_ancestry(spec=spec)
+    generator, plain = torch.Generator().manual_seed(0), make_tiny_ancestry(spec=spec)
     for tensor in plain.state.values():
         tensor += 0.1 * torch.randn(tensor.shape, generator=generator)
     return plain
@@ -44,7 +44,7 @@ def perturb(spec: TextSpec) -> Ancestry:
 
 def record(spec: TextSpec) -> StreamTeacher:
     ancestry, headless = perturb(spec), spec.with_(classes=0)
-    state = without_head(ancestry.state, spec)
+    state = remove_head(ancestry.state, spec)
     return record_teacher(state, headless, SETTINGS, TASK, ancestry.input_format, Run(seed=1))
 
 
@@ -72,7 +72,7 @@ def test_branches_compute_the_model(spec: TextSpec) -> None:
 @torch.no_grad()
 def test_no_word_reads_later_ones_by_any_implementation_of_attention() -> None:
     spec = SPECS["gpt2"]
-    model: Any = model_of(spec, perturb(spec).state)
+    model: Any = build_model(spec, perturb(spec).state)
     model.config._attn_implementation = "eager"
     tokens = torch.randn(2, 6, spec.width, generator=torch.Generator().manual_seed(0))
     mask = torch.ones(2, 6)
@@ -90,7 +90,7 @@ def test_a_solved_run_is_nearer_than_a_copied_block(spec: TextSpec) -> None:
     for solve in (False, True):
         small = teacher.spec.with_(layers=2)
         parts = solve_descendant(teacher, small, (0, 1), None, rho=1e-3, solve=solve)
-        model = model_of(small, fill_missing_tensors(small, parts, seed=0))
+        model = build_model(small, fill_missing_tensors(small, parts, seed=0))
         tokens, masks = run_stem(model, teacher.pictures.images)
         for number, mask in enumerate(masks):
             for branch in split_block(model, number, mask):
@@ -105,7 +105,7 @@ def test_a_turned_gpt2_of_equal_width_computes_the_same() -> None:
     """The fold of the norms and the rotation are exact as far as the directions span the stream."""
     spec = SPECS["gpt2"].with_(classes=0)
     ancestry = perturb(SPECS["gpt2"])
-    state = dict(without_head(ancestry.state, SPECS["gpt2"]))
+    state = dict(remove_head(ancestry.state, SPECS["gpt2"]))
     for name in ("transformer.wte.weight", "transformer.wpe.weight"):
         state[name] = state[name] - state[name].mean(dim=1, keepdim=True)
     generator = torch.Generator().manual_seed(1)
@@ -113,9 +113,9 @@ def test_a_turned_gpt2_of_equal_width_computes_the_same() -> None:
     P_dD = build_projection(torch.linalg.qr(raw)[0], spec.width)
     heads, neurons = [list(range(spec.heads))] * 3, [list(range(spec.hidden))] * 3
     parts = narrow_parts(state, spec, P_dD, [0, 1, 2], heads, neurons)
-    turned = model_of(spec, fill_missing_tensors(spec, parts, seed=0))
+    turned = build_model(spec, fill_missing_tensors(spec, parts, seed=0))
     words = torch.randint(2, spec.vocabulary, (3, 9), generator=generator)
-    plain = model_of(
+    plain = build_model(
         spec,
         {
             **state,

@@ -5,8 +5,8 @@ import torch
 from closed_form_toy import EVA, SPEC
 
 from learngene_zoo.families.spec import Spec
-from learngene_zoo.families.tensors import fill_missing_tensors, model_of
-from learngene_zoo.testing import tiny_ancestry
+from learngene_zoo.families.tensors import build_model, fill_missing_tensors
+from learngene_zoo.testing import make_tiny_ancestry
 from lgzoo_closed_form.modules.anatomy import split_block
 from lgzoo_closed_form.modules.width import (
     build_basis,
@@ -47,7 +47,7 @@ def test_layer_norm_stays_exact_in_the_narrow_stream() -> None:
 def test_a_layer_scale_becomes_one_number() -> None:
     generator = torch.Generator().manual_seed(0)
     spec = SPEC.with_(layer_scale=0.1)
-    state = tiny_ancestry(spec=spec).state
+    state = make_tiny_ancestry(spec=spec).state
     block = {
         name.removeprefix("blocks.0."): state[name]
         for name in state
@@ -65,7 +65,7 @@ def test_learned_rotary_frequencies_go_with_their_blocks_and_heads() -> None:
     spec = EVA.with_(rope_type="mixed")
     state = {
         name: tensor
-        for name, tensor in tiny_ancestry(spec=spec).state.items()
+        for name, tensor in make_tiny_ancestry(spec=spec).state.items()
         if not name.startswith("head.")
     }
     P_dD = build_projection(
@@ -79,7 +79,7 @@ def test_learned_rotary_frequencies_go_with_their_blocks_and_heads() -> None:
 
 def test_shifts_of_norms_go_to_the_biases_beside_joint_queries_keys_and_values() -> None:
     generator = torch.Generator().manual_seed(0)
-    state = dict(tiny_ancestry(spec=EVA).state)
+    state = dict(make_tiny_ancestry(spec=EVA).state)
     shift = torch.randn(EVA.width, generator=generator)
     block = {name: tensor for name, tensor in state.items() if name.startswith("blocks.0.")}
     folded = fold_norms({**block, "blocks.0.norm1.bias": shift}, EVA)
@@ -96,7 +96,7 @@ def test_shifts_of_norms_go_to_the_biases_beside_joint_queries_keys_and_values()
 @torch.no_grad()
 def test_what_reads_the_narrow_stream_reads_the_same(spec: Spec) -> None:
     generator = torch.Generator().manual_seed(0)
-    state = dict(tiny_ancestry(spec=spec).state)
+    state = dict(make_tiny_ancestry(spec=spec).state)
     for name in ("blocks.0.norm1.weight", "blocks.0.norm1.bias"):
         state[name] = torch.randn(spec.width, generator=generator)
     state = {name: tensor for name, tensor in state.items() if not name.startswith("head.")}
@@ -108,7 +108,7 @@ def test_what_reads_the_narrow_stream_reads_the_same(spec: Spec) -> None:
     P_dD, neurons = build_projection(columns, small.width), list(range(small.hidden))
     narrow_state = narrow_parts(state, spec, P_dD, [0], [[1]], [neurons])
     wide, narrow = (
-        split_block(model_of(shape, fill_missing_tensors(shape, parts, seed=0)), 0)[0]
+        split_block(build_model(shape, fill_missing_tensors(shape, parts, seed=0)), 0)[0]
         for shape, parts in ((spec.with_(classes=0), state), (small.with_(classes=0), narrow_state))
     )
     tokens = (

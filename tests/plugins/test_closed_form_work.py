@@ -15,7 +15,7 @@ from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.method.contract import METHODS, Work
 from learngene_zoo.method.sizes import Member, Target
 from learngene_zoo.runs.run import Run
-from learngene_zoo.testing import tiny_ancestry, tiny_task
+from learngene_zoo.testing import make_tiny_ancestry, make_tiny_task
 
 SPEC = ViTSpec(layers=4, width=64, heads=4, classes=3, image_size=16, patch_size=8)
 RUN = Run(threads=1, device="cpu")
@@ -46,9 +46,9 @@ def test_the_estimate_is_half_to_three_times_the_products(
     name: str, target: Target, shape: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "learngene_zoo.tasks.catalogue._open_named", lambda name, offline: tiny_task(name)
+        "learngene_zoo.tasks.catalogue._open_named", lambda name, offline: make_tiny_task(name)
     )
-    ancestry, task, method = tiny_ancestry(spec=SPEC), tiny_task(), METHODS.load(name)
+    ancestry, task, method = make_tiny_ancestry(spec=SPEC), make_tiny_task(), METHODS.load(name)
     images = [task.sizes["train"]]
     learngenes: list[lg.Learngene] = []
     extraction = measure(lambda: learngenes.append(method.extractor([ancestry], [task], RUN)))

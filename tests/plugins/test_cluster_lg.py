@@ -11,11 +11,11 @@ import torch
 
 import learngene_zoo as lg
 from learngene_zoo.errors import BadFile, WrongCall
-from learngene_zoo.families.tensors import initial, model_of
+from learngene_zoo.families.tensors import build_model, initialise
 from learngene_zoo.method.contract import METHODS
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import with_settings
-from learngene_zoo.testing import tiny_ancestry, tiny_task
+from learngene_zoo.testing import make_tiny_ancestry, make_tiny_task
 from lgzoo_baselines.heads.clusters import RELEASED, RELEASED_MLPS, Clusters, cluster_heads
 from lgzoo_baselines.modules.cluster_lg import (
     average_distances,
@@ -29,7 +29,7 @@ from lgzoo_baselines.modules.cluster_lg import (
     share_centroids,
 )
 
-SPEC = tiny_ancestry().spec.with_(width=64, heads=4)  # heads of 16
+SPEC = make_tiny_ancestry().spec.with_(width=64, heads=4)  # heads of 16
 CLUSTERS: tuple[Clusters, ...] = (((2, 0, 1), (3,)), ((0,), (1,), (2,), (3,)), ((1, 3), (2, 0)))
 DEIT = {192: 3, 384: 6, 768: 12}
 
@@ -37,8 +37,8 @@ DEIT = {192: 3, 384: 6, 768: 12}
 @cache
 def extract(**settings: Any) -> lg.Learngene:
     extractor = with_settings(METHODS.load("cluster_lg").presets["smoke"], settings)
-    ancestry = tiny_ancestry(spec=SPEC)
-    learngene = extractor([ancestry], [tiny_task()], Run())
+    ancestry = make_tiny_ancestry(spec=SPEC)
+    learngene = extractor([ancestry], [make_tiny_task()], Run())
     return learngene.with_config(method="cluster_lg", ancestries=(ancestry.record,))
 
 
@@ -66,7 +66,7 @@ def test_tokens_that_are_no_patches_count_neither_as_near_nor_as_far() -> None:
 
 
 def test_attention_is_that_of_the_model() -> None:
-    ancestry = tiny_ancestry(spec=SPEC)
+    ancestry = make_tiny_ancestry(spec=SPEC)
     attention = ancestry.model().blocks[0].attn
     tokens = torch.randn(2, SPEC.tokens, SPEC.width, generator=torch.Generator().manual_seed(0))
     actual = compute_attention(attention, tokens)
@@ -81,7 +81,7 @@ def test_attention_is_that_of_the_model() -> None:
 
 def test_every_block_is_watched_and_left_as_it_was() -> None:
     model, images = (
-        tiny_ancestry(spec=SPEC).model(),
+        make_tiny_ancestry(spec=SPEC).model(),
         torch.randn(3, 3, SPEC.image_size, SPEC.image_size),
     )
     with record_distances(model, SPEC) as recorded, torch.no_grad():
@@ -145,7 +145,7 @@ def test_the_published_centroids_and_what_they_take() -> None:
 def share(
     heads: int, projection: Any = "clusters", mlps: tuple[int, ...] = (0, 1, 2)
 ) -> dict[str, torch.Tensor]:
-    state = initial(SPEC, 3, "fan_in")
+    state = initialise(SPEC, 3, "fan_in")
     return dict(
         share_centroids(
             select_centroids(state, SPEC, CLUSTERS, mlps), SPEC, CLUSTERS, mlps, heads, projection
@@ -155,7 +155,7 @@ def share(
 
 @pytest.mark.parametrize("heads", [1, 3, 4, 6])
 def test_head_i_is_centroid_i_mod_c(heads: int) -> None:
-    state, actual = initial(SPEC, 3, "fan_in"), share(heads)
+    state, actual = initialise(SPEC, 3, "fan_in"), share(heads)
     for block, centroids in enumerate(([2, 3], [0, 1, 2, 3], [1, 2])):
         for name in (f"blocks.{block}.attn.qkv.weight", f"blocks.{block}.attn.qkv.bias"):
             full, shared_rows = (
@@ -169,12 +169,12 @@ def test_head_i_is_centroid_i_mod_c(heads: int) -> None:
 def test_heads_of_clusters_of_one_each_are_the_ancestry_model() -> None:
     """Without merging nothing is lost, with as many heads and with twice as many."""
     state, images = (
-        initial(SPEC.with_(classes=3), 3, "fan_in"),
+        initialise(SPEC.with_(classes=3), 3, "fan_in"),
         torch.randn(2, 3, SPEC.image_size, SPEC.image_size),
     )
     alone: tuple[Clusters, ...] = (((2,), (0,), (3,), (1,)),) * SPEC.layers
     mlps = tuple(range(SPEC.layers))
-    full = model_of(SPEC.with_(classes=3), state)
+    full = build_model(SPEC.with_(classes=3), state)
     for heads in (4, 8):
         actual = share_centroids(
             select_centroids(state, SPEC, alone, mlps), SPEC, alone, mlps, heads, "clusters"
@@ -184,13 +184,13 @@ def test_heads_of_clusters_of_one_each_are_the_ancestry_model() -> None:
             classes=3, heads=heads, attention_width=None if heads == 4 else 16 * heads
         )
         torch.testing.assert_close(
-            model_of(size, {**actual, **head})(images), full(images), atol=1e-5, rtol=1e-4
+            build_model(size, {**actual, **head})(images), full(images), atol=1e-5, rtol=1e-4
         )
 
 
 def test_a_centroid_stands_for_its_cluster() -> None:
     """The projection writes the same as if every head of a cluster had the centroid's output."""
-    state = initial(SPEC, 3, "fan_in")
+    state = initialise(SPEC, 3, "fan_in")
     for heads in (2, 4, 5):
         actual = share(heads)
         for block, groups in enumerate(CLUSTERS):
@@ -205,7 +205,7 @@ def test_a_centroid_stands_for_its_cluster() -> None:
 
 
 def test_projections_in_their_places_are_the_first_columns() -> None:
-    state, fewer, more = initial(SPEC, 3, "fan_in"), share(3, "places"), share(6, "places")
+    state, fewer, more = initialise(SPEC, 3, "fan_in"), share(3, "places"), share(6, "places")
     name = "blocks.0.attn.proj.weight"
     assert torch.equal(fewer[name], state[name][:, :48])
     assert torch.equal(more[name], torch.cat([state[name], state[name][:, :32]], dim=1))
@@ -218,7 +218,7 @@ def test_projections_in_their_places_are_the_first_columns() -> None:
 
 
 def test_layers_share_an_mlp() -> None:
-    state, actual = initial(SPEC, 3, "fan_in"), share(4, mlps=(0, 0, 2))
+    state, actual = initialise(SPEC, 3, "fan_in"), share(4, mlps=(0, 0, 2))
     assert torch.equal(actual["blocks.1.mlp.fc1.weight"], state["blocks.0.mlp.fc1.weight"])
     assert torch.equal(actual["blocks.1.norm2.weight"], state["blocks.1.norm2.weight"])
     learngene = extract(mlps=(0, 0, 2))

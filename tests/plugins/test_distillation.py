@@ -18,7 +18,7 @@ from learngene_zoo.method.contract import METHODS
 from learngene_zoo.pretrained.ancestry import Ancestry
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import with_settings
-from learngene_zoo.testing import tiny_ancestry, tiny_task
+from learngene_zoo.testing import make_tiny_ancestry, make_tiny_task
 
 METHOD = METHODS.load("distillation")
 
@@ -27,12 +27,12 @@ def extract(
     ancestry: Ancestry | None = None, method: str = "distillation", **settings: Any
 ) -> Learngene:
     extractor = with_settings(METHODS.load(method).presets["smoke"], {"depths": (1,), **settings})
-    return extractor([ancestry or tiny_ancestry()], [tiny_task()], Run())
+    return extractor([ancestry or make_tiny_ancestry()], [make_tiny_task()], Run())
 
 
 def ancestry_of_task() -> Ancestry:
     """Return an ancestry model whose head is the tiny task's."""
-    return replace(tiny_ancestry(classes=3), class_names=tiny_task().class_names)
+    return replace(make_tiny_ancestry(classes=3), class_names=make_tiny_task().class_names)
 
 
 def test_without_the_teachers_share_it_is_pretraining() -> None:
@@ -97,7 +97,7 @@ def test_any_classifier_can_be_the_teacher(convolutional: Path) -> None:
     assert not torch.equal(
         ours.state["layers-1/norm.weight"], extract(share=0.0).state["layers-1/norm.weight"]
     )
-    assert ours.config.spec.width == tiny_ancestry().spec.width
+    assert ours.config.spec.width == make_tiny_ancestry().spec.width
 
 
 def test_with_tokens_a_student_learns_from_the_teachers_tokens_too(convolutional: Path) -> None:
@@ -109,7 +109,7 @@ def test_with_tokens_a_student_learns_from_the_teachers_tokens_too(convolutional
 
 
 def test_a_teacher_of_other_classes_is_refused_with_the_way_out(tmp_path: Path) -> None:
-    tiny_descendant = assemble(tiny_ancestry().spec.with_(classes=5), {}, seed=0)
+    tiny_descendant = assemble(make_tiny_ancestry().spec.with_(classes=5), {}, seed=0)
     tiny_descendant.save(tmp_path / "five")
     with pytest.raises(
         WrongCall, match=r"has 5 classes and .* has 3; .*lgzoo finetune .*five --task .* -o teacher"

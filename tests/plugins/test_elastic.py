@@ -11,14 +11,14 @@ import torch
 
 import learngene_zoo as lg
 from learngene_zoo.errors import BadFile, WrongCall
-from learngene_zoo.families.family import cost, load_family
-from learngene_zoo.families.tensors import model_of
+from learngene_zoo.families.family import count_cost, load_family
+from learngene_zoo.families.tensors import build_model
 from learngene_zoo.method.sizes import Target
 from learngene_zoo.pretrained.ancestry import Ancestry
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
-from learngene_zoo.settings import settings_of
-from learngene_zoo.testing import check_method, tiny_ancestry, tiny_task
+from learngene_zoo.settings import list_settings
+from learngene_zoo.testing import check_method, make_tiny_ancestry, make_tiny_task
 from lgzoo_closed_form.calibration import Calibration, derive_input_format, sample_pictures
 from lgzoo_closed_form.elastic import (
     ELASTIC,
@@ -50,7 +50,7 @@ from lgzoo_closed_form.pruned import select_shares
 from lgzoo_closed_form.sizes import Counts, derive_uneven_spec
 
 SPEC = load_family("vit").examples[0].with_(layers=4, width=48, heads=3, classes=0)
-ANCESTRY = tiny_ancestry(spec=SPEC)
+ANCESTRY = make_tiny_ancestry(spec=SPEC)
 SMOKE = ElasticExtractor(
     each=RankingSettings(
         sensitivity=Sensitivity(images=6, crops=2),
@@ -66,7 +66,7 @@ def test_contract() -> None:
 @pytest.fixture(autouse=True)
 def tiny_in_the_catalogue(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "learngene_zoo.tasks.catalogue._open_named", lambda name, offline: tiny_task(name)
+        "learngene_zoo.tasks.catalogue._open_named", lambda name, offline: make_tiny_task(name)
     )
 
 
@@ -77,7 +77,7 @@ def learngene() -> lg.Learngene:
 
 def extract_smoke(ancestry: Ancestry) -> lg.Learngene:
     """Extract a learngene of an ancestry model."""
-    learngene = SMOKE([ancestry], [tiny_task()], Run(seed=1))
+    learngene = SMOKE([ancestry], [make_tiny_task()], Run(seed=1))
     return learngene.with_config(method="elastic", ancestries=(ancestry.record,))
 
 
@@ -211,7 +211,7 @@ def test_consistency_by_number() -> None:
 
 
 def test_curvature_is_the_mean_of_squares_over_images() -> None:
-    model, images = model_of(SPEC, ANCESTRY.state), random_images(3)
+    model, images = build_model(SPEC, ANCESTRY.state), random_images(3)
     heads, hidden = measure_curvatures(model, SPEC, images, num_small=2, seed=9)
     of_heads, of_hidden = torch.zeros(4, 3).double(), torch.zeros(4, 192).double()
     for number, image in enumerate(images):
@@ -233,7 +233,7 @@ def test_curvature_is_the_mean_of_squares_over_images() -> None:
 
 def test_views_that_agree_have_no_slope() -> None:
     """The loss of equal crops is minimal where the student equals the teacher."""
-    model = model_of(SPEC, ANCESTRY.state)
+    model = build_model(SPEC, ANCESTRY.state)
     heads, hidden = measure_curvatures(
         model, SPEC, torch.full((2, 3, 16, 16), 0.3), num_small=2, seed=0
     )
@@ -252,12 +252,14 @@ def test_views_that_agree_have_no_slope() -> None:
 
 
 def test_silenced_heads_and_neurons_are_as_good_as_gone() -> None:
-    model, images = model_of(SPEC, ANCESTRY.state), random_images(4)
+    model, images = build_model(SPEC, ANCESTRY.state), random_images(4)
     selection = Selection(
         [[0, 2], [1], [0, 1, 2], [2]], [list(range(0, 192, step)) for step in (1, 2, 3, 4)]
     )
     counts = Counts((2, 1, 3, 1), (192, 96, 64, 48))
-    small = model_of(derive_uneven_spec(SPEC, counts), cut_model(ANCESTRY.state, SPEC, selection))
+    small = build_model(
+        derive_uneven_spec(SPEC, counts), cut_model(ANCESTRY.state, SPEC, selection)
+    )
     with torch.no_grad():
         full, target = model(images), small(images)
         with mask_model(model, SPEC, selection):
@@ -267,7 +269,7 @@ def test_silenced_heads_and_neurons_are_as_good_as_gone() -> None:
 
 
 def build_agreement(shares: list[tuple[float, float]]) -> Agreement:
-    model, images = model_of(SPEC, ANCESTRY.state), random_images(12)
+    model, images = build_model(SPEC, ANCESTRY.state), random_images(12)
     scores = measure_curvatures(model, SPEC, images[:3], num_small=1, seed=0)
     return Agreement.from_images(model, SPEC, scores, images, shares, 5)
 
@@ -363,22 +365,24 @@ def test_what_a_smaller_model_keeps_a_larger_one_keeps(learngene: lg.Learngene) 
 
 
 def test_every_budget_is_kept_and_well_used(learngene: lg.Learngene) -> None:
-    full = cost(SPEC)
-    sizes = [cost(member.spec).params for member in ElasticExpander().family(learngene.config)]
+    full = count_cost(SPEC)
+    sizes = [
+        count_cost(member.spec).params for member in ElasticExpander().family(learngene.config)
+    ]
     assert sizes == sorted(sizes)
     for share in (0.45, 0.6, 0.75, 0.9):
         descendant = lg.expand(learngene, max_params=int(share * full.params))
-        assert share - 0.05 < cost(descendant.spec).params / full.params <= share
+        assert share - 0.05 < count_cost(descendant.spec).params / full.params <= share
         assert (
             sum(parameter.numel() for parameter in descendant.model().parameters())
-            == cost(descendant.spec).params
+            == count_cost(descendant.spec).params
         )
 
 
 def test_the_evolution_is_never_worse_than_its_start(learngene: lg.Learngene) -> None:
     details = learngene.config.details
     assert 0 < details["start"] <= details["reached"] < 1
-    again = SMOKE([ANCESTRY], [tiny_task()], Run(seed=1))
+    again = SMOKE([ANCESTRY], [make_tiny_task()], Run(seed=1))
     assert again.config.details == details
     assert all(torch.equal(again.state[name], learngene.state[name]) for name in learngene.state)
 
@@ -390,12 +394,12 @@ def test_the_start_is_a_line_through_the_blocks() -> None:
     )
     learngene = ElasticExtractor(
         each=RankingSettings(sensitivity=sensitivity, evolution=evolution)
-    )([ANCESTRY], [tiny_task()], Run(seed=1))
+    )([ANCESTRY], [make_tiny_task()], Run(seed=1))
     run = Run(seed=1).part("ranking")
     images = sample_pictures(
-        SPEC, Calibration(images=8), tiny_task(), derive_input_format(learngene.config), run
+        SPEC, Calibration(images=8), make_tiny_task(), derive_input_format(learngene.config), run
     ).images[:6]
-    model, seed = model_of(SPEC, ANCESTRY.state), derive_seed(run.seed, "crops")
+    model, seed = build_model(SPEC, ANCESTRY.state), derive_seed(run.seed, "crops")
     line = torch.tensor([2.0, 1.5, 1.0, 0.5])[:, None]
     for name, scores in zip(
         ("heads", "hidden"), measure_curvatures(model, SPEC, images, num_small=2, seed=seed)
@@ -412,9 +416,11 @@ def test_the_recorded_agreement_is_that_of_the_models_that_are_built(
 ) -> None:
     """Descendants without compensation, whose features are compared independently."""
     input_format, run = derive_input_format(learngene.config), Run(seed=1).part("ranking")
-    images = sample_pictures(SPEC, Calibration(images=16), tiny_task(), input_format, run).images
+    images = sample_pictures(
+        SPEC, Calibration(images=16), make_tiny_task(), input_format, run
+    ).images
     with torch.no_grad():
-        full = model_of(SPEC, ANCESTRY.state)(images)
+        full = build_model(SPEC, ANCESTRY.state)(images)
         mean, directions = compute_components(full, 8)
         cosines = []
         for keep in (0.8, 0.35):
@@ -490,7 +496,7 @@ def test_what_is_wrong_is_named(learngene: lg.Learngene, tmp_path: Path) -> None
 
 
 def test_without_stored_weights_only_the_ranking_is_kept() -> None:
-    learngene = replace(SMOKE, store=False)([ANCESTRY], [tiny_task()], Run(seed=1))
+    learngene = replace(SMOKE, store=False)([ANCESTRY], [make_tiny_task()], Run(seed=1))
     assert set(learngene.state) == {"importance.heads", "importance.hidden"}
     assert learngene.config.details["stored"] is False
 
@@ -506,9 +512,9 @@ def test_without_stored_weights_only_the_ranking_is_kept() -> None:
 )
 def test_other_models_are_ranked(changes: dict[str, object]) -> None:
     spec = SPEC.with_(**changes)
-    learngene = extract_smoke(tiny_ancestry(spec=spec))
+    learngene = extract_smoke(make_tiny_ancestry(spec=spec))
     small = lg.expand(learngene, keep=0.5)
-    assert cost(small.spec).params < 0.8 * cost(spec).params
+    assert count_cost(small.spec).params < 0.8 * count_cost(spec).params
     assert small.model()(torch.zeros(1, 3, 16, 16)).isfinite().all()
 
 
@@ -540,7 +546,7 @@ def test_the_ranking_is_measured_as_it_was_asked(monkeypatch: pytest.MonkeyPatch
             components=4,
         ),
     )
-    _, details = rank_units(search, ANCESTRY, tiny_task(), Run(seed=1))
+    _, details = rank_units(search, ANCESTRY, make_tiny_task(), Run(seed=1))
     assert (details["start"], details["reached"]) == (0.5, 0.75)  # cosines: 1 less the losses
     start = calls.pop("start")
     assert calls == {
@@ -558,7 +564,7 @@ def test_compensation_uses_the_default_images_and_tokens(
     learngene: lg.Learngene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The settings of an extraction are those of its ranking (docs/methods/elastic.md)."""
-    names = {setting.name for setting in settings_of(ElasticExtractor())}
+    names = {setting.name for setting in list_settings(ElasticExtractor())}
     assert not names & {"tokens", "class_weight", "ridge"}
     used: list[Calibration] = []
 

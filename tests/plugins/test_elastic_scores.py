@@ -15,7 +15,7 @@ import learngene_zoo as lg
 from learngene_zoo.errors import BadFile
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import fingerprint, to_json
-from learngene_zoo.testing import tiny_ancestry, tiny_task
+from learngene_zoo.testing import make_tiny_ancestry, make_tiny_task
 from lgzoo_closed_form.elastic import ELASTIC, ElasticDetails, ElasticExpander, ElasticExtractor
 from lgzoo_closed_form.modules.score_files import read_scores
 
@@ -55,8 +55,8 @@ def write_scores(path: Path, old: bool = False) -> str:
 
 def extract_scores(path: str, store: bool = True) -> lg.Learngene:
     extractor = ElasticExtractor(scores=path, store=store)
-    ancestry = tiny_ancestry(spec=SPEC)
-    learngene = extractor([ancestry], [tiny_task()], Run(seed=1))
+    ancestry = make_tiny_ancestry(spec=SPEC)
+    learngene = extractor([ancestry], [make_tiny_task()], Run(seed=1))
     return learngene.with_config(method="elastic", ancestries=(ancestry.record,))
 
 
@@ -74,7 +74,7 @@ def test_scores_of_the_authors_code_make_a_learngene(tmp_path: Path, suffix: str
         )
     details = learngene.config.details
     assert len(details["scores"]) == 64
-    assert details["task"] == tiny_task().name
+    assert details["task"] == make_tiny_task().name
     small = lg.expand(learngene, expander=ElasticExpander(keep=0.5, compensate=False))
     kept = small.provenance["kept"]
     best = SCORES["mlp_scores"].flatten().topk(2 * SPEC.hidden).values.min()

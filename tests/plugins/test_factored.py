@@ -11,12 +11,12 @@ import torch
 
 import learngene_zoo as lg
 from learngene_zoo.errors import BadFile, WrongCall
-from learngene_zoo.families.tensors import initial, model_of
+from learngene_zoo.families.tensors import build_model, initialise
 from learngene_zoo.method.contract import METHODS
 from learngene_zoo.method.sizes import Target
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe, with_settings
-from learngene_zoo.testing import tiny_ancestry, tiny_task
+from learngene_zoo.testing import make_tiny_ancestry, make_tiny_task
 from lgzoo_baselines.learnt import factored as factored_module
 from lgzoo_baselines.learnt.factored import interpolate_layers
 from lgzoo_baselines.learnt.fine import DiagonalFactorisation
@@ -31,7 +31,7 @@ from lgzoo_baselines.modules.factored import (
 )
 from lgzoo_baselines.modules.mixed_blocks import select_below
 
-SPEC = tiny_ancestry().spec.with_(
+SPEC = make_tiny_ancestry().spec.with_(
     pool="avg", class_token=False, classes=3
 )  # 3 layers, 2 heads of 16
 FORMS = [
@@ -44,8 +44,8 @@ FORMS = [
 @cache
 def extract(name: str, **settings: Any) -> lg.Learngene:
     extractor = with_settings(METHODS.load(name).presets["smoke"], settings)
-    ancestry = tiny_ancestry()
-    return extractor([ancestry], [tiny_task()], Run()).with_config(
+    ancestry = make_tiny_ancestry()
+    return extractor([ancestry], [make_tiny_task()], Run()).with_config(
         method=name, ancestries=(ancestry.record,)
     )
 
@@ -53,7 +53,7 @@ def extract(name: str, **settings: Any) -> lg.Learngene:
 def random_parts(form: Factorisation) -> dict[str, torch.Tensor]:
     return dict(
         draw_factors(
-            initial(SPEC, 3, "fan_in"), SPEC, *form.list_draws(SPEC, compute_fan_in_std), 0
+            initialise(SPEC, 3, "fan_in"), SPEC, *form.list_draws(SPEC, compute_fan_in_std), 0
         )
     )
 
@@ -70,16 +70,16 @@ def test_every_matrix_starts_with_the_usual_spread(form: Factorisation) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_the_auxiliary_model_answers_as_the_plain_one_of_its_matrices(form: Factorisation) -> None:
-    state, stored = initial(SPEC, 3, "fan_in"), random_parts(form)
+    state, stored = initialise(SPEC, 3, "fan_in"), random_parts(form)
     images = torch.randn(2, 3, SPEC.image_size, SPEC.image_size)
-    model = install_factored_blocks(model_of(SPEC, state), SPEC, stored, form)
+    model = install_factored_blocks(build_model(SPEC, state), SPEC, stored, form)
     blocks = [
         form.build_block(
             select_below(stored, "shared"), select_below(stored, str(i)), list_matrices(SPEC)
         )
         for i in range(3)
     ]
-    plain = model_of(SPEC, {**state, **name_blocks(blocks, SPEC)})
+    plain = build_model(SPEC, {**state, **name_blocks(blocks, SPEC)})
     torch.testing.assert_close(model(images), plain(images))
     model(images).square().sum().backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
@@ -129,7 +129,9 @@ def test_scalers_learn_on_a_task_and_factors_stay(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "learngene_zoo.plugin.open_task", lambda *arguments, **options: tiny_task(), raising=False
+        "learngene_zoo.plugin.open_task",
+        lambda *arguments, **options: make_tiny_task(),
+        raising=False,
     )
     method, learngene = METHODS.load(name), extract(name)
     learning = {"epochs": 1, "images": 16, "batch_size": 8}
@@ -218,7 +220,9 @@ def test_templates_fill_whole_matrices() -> None:
     with pytest.raises(
         WrongCall, match=r"mlp\.fc1\.weight is a matrix of 40 x 32; templates as wide as a head, 16"
     ):
-        METHODS.load("wave").presets["paper"].outline([tiny_ancestry().spec.with_(mlp_ratio=1.25)])
+        METHODS.load("wave").presets["paper"].outline(
+            [make_tiny_ancestry().spec.with_(mlp_ratio=1.25)]
+        )
 
 
 def test_what_wave_stores() -> None:
@@ -360,7 +364,7 @@ def test_scalers_of_a_width_learn_and_the_template_stays() -> None:
     for adapted in (form.adapted, frozenset[str]()):
         kind = type("Kind", (TuckerFactorisation,), {"adapted": adapted})(rank=8, stream=16)
         moved[bool(adapted)] = train_scalers(
-            recipe, kind, start, factors, scalers, tiny_task(), Run()
+            recipe, kind, start, factors, scalers, make_tiny_task(), Run()
         )
     assert not torch.equal(
         moved[True]["blocks.0.attn.proj.weight"], moved[False]["blocks.0.attn.proj.weight"]
@@ -388,7 +392,9 @@ def test_squares_fill_whole_matrices() -> None:
         WrongCall,
         match=r"mlp\.fc1\.weight is a matrix of 40 x 32; squares as wide as the stream, 32",
     ):
-        METHODS.load("sweet").presets["paper"].outline([tiny_ancestry().spec.with_(mlp_ratio=1.25)])
+        METHODS.load("sweet").presets["paper"].outline(
+            [make_tiny_ancestry().spec.with_(mlp_ratio=1.25)]
+        )
 
 
 @pytest.mark.parametrize(("asked", "rank"), [(None, 32), (5, 5), (32, 32), (40, 32), (4000, 32)])

@@ -12,11 +12,11 @@ import torch
 
 import learngene_zoo as lg
 from learngene_zoo.errors import BadFile
-from learngene_zoo.families.tensors import initial, shapes
+from learngene_zoo.families.tensors import get_shapes, initialise
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.pretrained.ancestry import Ancestry
 from learngene_zoo.runs.run import Run
-from learngene_zoo.testing import tiny_ancestry
+from learngene_zoo.testing import make_tiny_ancestry
 from lgzoo_baselines.weights.front import FrontExtractor, apply_along, build_cosines, build_inverse
 
 WHOLE = ViTSpec(layers=4, width=24, heads=3, image_size=16, patch_size=8, classes=3)
@@ -38,9 +38,9 @@ def ancestry() -> Ancestry:
     state = {
         name: torch.randn(tensor.shape, generator=generator) * 0.1
         + 0.05 * torch.randn((), generator=generator)
-        for name, tensor in initial(WHOLE, 0).items()
+        for name, tensor in initialise(WHOLE, 0).items()
     }
-    return replace(tiny_ancestry(spec=WHOLE), state=state)
+    return replace(make_tiny_ancestry(spec=WHOLE), state=state)
 
 
 def extract(ancestry: Ancestry, keep: float = 1.0) -> lg.Learngene:
@@ -104,7 +104,7 @@ def test_what_is_stored_falls_with_the_share_that_is_kept(ancestry: Ancestry) ->
         if not name.endswith((".mean", ".std"))
     }
     assert sum(sizes.values()) == sum(
-        torch.Size(shape).numel() for name, shape in shapes(WHOLE).items() if "head" not in name
+        torch.Size(shape).numel() for name, shape in get_shapes(WHOLE).items() if "head" not in name
     )
 
 

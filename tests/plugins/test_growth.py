@@ -12,10 +12,10 @@ import learngene_zoo as lg
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.family import load_family
 from learngene_zoo.families.spec import Spec
-from learngene_zoo.families.tensors import model_of
+from learngene_zoo.families.tensors import build_model
 from learngene_zoo.pretrained.ancestry import Ancestry
 from learngene_zoo.runs.run import Run
-from learngene_zoo.testing import tiny_ancestry
+from learngene_zoo.testing import make_tiny_ancestry
 from lgzoo_baselines.blocks.block_choice import BlockChoiceExtractor
 from lgzoo_baselines.weights.growth import choose_entries, stack_blocks
 
@@ -29,7 +29,7 @@ EVA = load_family("eva").examples[0].with_(layers=2, width=32, heads=2)
 
 def perturb(spec: Spec) -> Ancestry:
     """Return random tensors, so that no gain is 1 and no shift 0."""
-    generator, plain = torch.Generator().manual_seed(0), tiny_ancestry(spec=spec)
+    generator, plain = torch.Generator().manual_seed(0), make_tiny_ancestry(spec=spec)
     noisy = {
         name: value + 0.1 * torch.randn(value.shape, generator=generator)
         for name, value in plain.state.items()
@@ -48,7 +48,7 @@ def compute_stream(spec: Spec, state: Any) -> torch.Tensor:
     images = torch.randn(
         2, 3, spec.image_size, spec.image_size, generator=torch.Generator().manual_seed(1)
     )
-    return model_of(spec, state).double().eval().forward_features(images.double())
+    return build_model(spec, state).double().eval().forward_features(images.double())
 
 
 @pytest.mark.parametrize("spec", [pytest.param(VIT, id="vit"), pytest.param(EVA, id="eva")])

@@ -14,13 +14,13 @@ from torch.func import functional_call
 import learngene_zoo as lg
 from learngene_zoo.artifacts.descendant import assemble
 from learngene_zoo.errors import BadFile, WrongCall
-from learngene_zoo.families.family import load_family, table_of
+from learngene_zoo.families.family import get_table, load_family
 from learngene_zoo.families.spec import Spec
-from learngene_zoo.families.tensors import initial, model_of
+from learngene_zoo.families.tensors import build_model, initialise
 from learngene_zoo.method.contract import METHODS
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import with_settings
-from learngene_zoo.testing import tiny_ancestry, tiny_task
+from learngene_zoo.testing import make_tiny_ancestry, make_tiny_task
 from learngene_zoo.training.distillation import Teacher
 from learngene_zoo.training.objectives import Classification
 from lgzoo_baselines.blocks.auto_lg import choose_highest
@@ -32,7 +32,7 @@ from lgzoo_baselines.blocks.heur_lg import (
     train_and_count_gradients,
 )
 from lgzoo_baselines.blocks.vanilla_lg import VanillaLgExtractor
-from lgzoo_baselines.modules.auto_lg import MetaMatching, linear_cka, matching_loss
+from lgzoo_baselines.modules.auto_lg import MetaMatching, compute_linear_cka, compute_matching_loss
 
 VIT = load_family("vit").examples[0].with_(layers=4)
 EVA = load_family("eva").examples[0].with_(layers=4)
@@ -42,8 +42,8 @@ EVA = load_family("eva").examples[0].with_(layers=4)
 def extract(name: str, spec: Spec = VIT, tasks: int = 1, **settings: Any) -> lg.Learngene:
     method = METHODS.load(name)
     extractor = with_settings(method.presets["smoke"], settings)
-    data = [tiny_task(f"tiny-{number}", classes=3 + number) for number in range(tasks)]
-    ancestry = tiny_ancestry(spec=spec)
+    data = [make_tiny_task(f"tiny-{number}", classes=3 + number) for number in range(tasks)]
+    ancestry = make_tiny_ancestry(spec=spec)
     return extractor([ancestry], data if extractor.needs_tasks() else [], Run()).with_config(
         method=name, ancestries=(ancestry.record,)
     )
@@ -63,7 +63,7 @@ def extract(name: str, spec: Spec = VIT, tasks: int = 1, **settings: Any) -> lg.
 def test_the_kept_blocks_are_at_their_end_and_the_others_random(
     spec: Spec, place: str, layers: int, places: list[int | None]
 ) -> None:
-    learngene, table = extract("vanilla_lg", spec, count=2), table_of(spec)
+    learngene, table = extract("vanilla_lg", spec, count=2), get_table(spec)
     assert {table.block_of(name) for name in learngene.state} == {None, 2, 3}
     model, other = (
         lg.expand(learngene, layers=layers, classes=5, place=place, run=Run(seed=seed))
@@ -83,7 +83,7 @@ def test_the_kept_blocks_are_at_their_end_and_the_others_random(
 
 
 def test_the_last_three_are_kept() -> None:
-    ancestry = tiny_ancestry(layers=12)
+    ancestry = make_tiny_ancestry(layers=12)
     config = VanillaLgExtractor().outline([ancestry.spec])
     assert config.details == {"kept": [10, 11, 12]}
     with pytest.raises(WrongCall, match="count is 13; the ancestry model has 12 blocks"):
@@ -130,7 +130,7 @@ def test_the_share_of_gradients_is_counted_block_by_block() -> None:
 
 
 def test_the_shares_of_an_epoch_are_the_mean_over_its_steps() -> None:
-    ancestry, task = tiny_ancestry(layers=2), tiny_task()
+    ancestry, task = make_tiny_ancestry(layers=2), make_tiny_task()
     settings = METHODS.load("heur_lg").presets["smoke"].each  # type: ignore[attr-defined]
     start = assemble(ancestry.spec.with_(classes=3), {}, seed=0, scheme="fan_in")
     _, record = train_and_count_gradients(replace(settings, eps=0.0), start, task, Run())
@@ -164,15 +164,15 @@ def test_cka_does_not_mind_rotations_and_scales_and_sees_what_differs() -> None:
     draw = torch.Generator().manual_seed(0)
     features = torch.randn(50, 4, generator=draw, dtype=torch.float64)
     turn = torch.linalg.qr(torch.randn(4, 4, generator=draw, dtype=torch.float64))[0]
-    assert linear_cka(features, 3 * features @ turn + 7) == pytest.approx(1)
-    assert linear_cka(features, torch.ones(50, 4)) == 0
+    assert compute_linear_cka(features, 3 * features @ turn + 7) == pytest.approx(1)
+    assert compute_linear_cka(features, torch.ones(50, 4)) == 0
     # Two orthogonal features over four images, by hand:
     # |Y'X|^2 = 16, |X'X| = 4, |Y'Y| = 4 sqrt 2.
     first, second = torch.tensor([1.0, 1, -1, -1]), torch.tensor([1.0, -1, 1, -1])
-    assert linear_cka(first[:, None], torch.stack([first, second], dim=1)) == pytest.approx(
+    assert compute_linear_cka(first[:, None], torch.stack([first, second], dim=1)) == pytest.approx(
         16 / (4 * 32**0.5)
     )
-    assert linear_cka(first[:, None], second[:, None]) == 0
+    assert compute_linear_cka(first[:, None], second[:, None]) == 0
 
 
 def test_the_highest_scores_are_kept() -> None:
@@ -211,13 +211,13 @@ def test_the_blocks_that_resemble_the_small_model_most_are_kept(criterion: str) 
 
 
 def test_the_meta_network_learns_from_the_loss_after_the_inner_steps() -> None:
-    ancestry = tiny_ancestry(spec=VIT.with_(layers=3, classes=3))
-    model = model_of(
-        VIT.with_(layers=2, classes=3), initial(VIT.with_(layers=2, classes=3), 5, "fan_in")
+    ancestry = make_tiny_ancestry(spec=VIT.with_(layers=3, classes=3))
+    model = build_model(
+        VIT.with_(layers=2, classes=3), initialise(VIT.with_(layers=2, classes=3), 5, "fan_in")
     )
     objective, teacher = Classification(model), Teacher(ancestry.model(), range(3))
     meta = MetaMatching(objective, model, teacher, inner_steps=1, inner_lr=0.5)
-    task = tiny_task()
+    task = make_tiny_task()
     from learngene_zoo.tasks.loader import Loader
 
     batch = next(Loader(task, "train", ancestry.input_format, batch_size=8, seed=0).epoch(0))
@@ -254,7 +254,7 @@ def _match(meta: MetaMatching, model: Any, batch: Any, tokens: Any, shares: Any)
 
     with record_features(model, meta.blocks) as features:
         model(batch.inputs)
-    return matching_loss(tokens, features.blocks, shares)
+    return compute_matching_loss(tokens, features.blocks, shares)
 
 
 def _finite_difference(meta: MetaMatching, batch: Any, expected: float, by: float = 0.1) -> None:

@@ -12,10 +12,10 @@ import torch
 import learngene_zoo as lg
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.family import load_family
-from learngene_zoo.families.tensors import initial, model_of, shapes
+from learngene_zoo.families.tensors import build_model, get_shapes, initialise
 from learngene_zoo.method.contract import METHODS
 from learngene_zoo.runs.run import Run
-from learngene_zoo.testing import tiny_ancestry, tiny_task
+from learngene_zoo.testing import make_tiny_ancestry, make_tiny_task
 from lgzoo_baselines.learnt.lets import LETS, LetsDetails
 from lgzoo_baselines.modules.lets import (
     build_auxiliary,
@@ -28,7 +28,7 @@ from lgzoo_baselines.modules.lets import (
 )
 
 BASE = load_family("vit").architectures["deit_base_patch16_224"]
-AUXILIARY = tiny_ancestry().spec.with_(
+AUXILIARY = make_tiny_ancestry().spec.with_(
     layers=4, pool="avg", class_token=False, classes=3
 )  # 2 heads of 16
 SOURCE = LetsDetails(layers=2, heads=1, classes=3).derive_source_spec(AUXILIARY)
@@ -36,8 +36,8 @@ SOURCE = LetsDetails(layers=2, heads=1, classes=3).derive_source_spec(AUXILIARY)
 
 @cache
 def extract() -> lg.Learngene:
-    ancestry = tiny_ancestry()
-    return LETS.presets["smoke"]([ancestry], [tiny_task()], Run()).with_config(
+    ancestry = make_tiny_ancestry()
+    return LETS.presets["smoke"]([ancestry], [make_tiny_task()], Run()).with_config(
         method="lets", ancestries=(ancestry.record,)
     )
 
@@ -52,7 +52,7 @@ def random_state() -> dict[str, torch.Tensor]:
     positions = {
         "pos_embed": torch.randn(1, AUXILIARY.patches, AUXILIARY.width, generator=generator)
     }
-    return {**initial(SOURCE, 1, "fan_in"), **grow, **positions}
+    return {**initialise(SOURCE, 1, "fan_in"), **grow, **positions}
 
 
 def test_wider_tensors() -> None:
@@ -113,13 +113,13 @@ def test_every_tensor_of_a_layer_is_a_sum_of_two_wider_ones() -> None:
     torch.testing.assert_close(
         grown["fc_norm.weight"], widen_outputs(state["fc_norm.weight"], stream)
     )
-    assert {name: tuple(tensor.shape) for name, tensor in grown.items()} == shapes(AUXILIARY)
+    assert {name: tuple(tensor.shape) for name, tensor in grown.items()} == get_shapes(AUXILIARY)
 
 
 def test_the_auxiliary_model_answers_as_the_plain_one_and_all_of_it_learns() -> None:
     state, images = random_state(), torch.randn(2, 3, AUXILIARY.image_size, AUXILIARY.image_size)
     model = build_auxiliary(state, SOURCE, AUXILIARY)
-    plain = model_of(AUXILIARY, grow_source(state, plan_layers(2, 4, 4), 16, 32))
+    plain = build_model(AUXILIARY, grow_source(state, plan_layers(2, 4, 4), 16, 32))
     torch.testing.assert_close(model(images), plain(images))
     model(images).square().sum().backward()
     assert [name for name, parameter in model.named_parameters() if parameter.grad is None] == []
@@ -140,7 +140,7 @@ def test_the_papers_sizes() -> None:
     config = METHODS.load("lets").preset("paper").outline([BASE])
     source = LetsDetails(layers=8, heads=6, classes=1000).derive_source_spec(config.spec)
     assert (config.spec.layers, config.details["layers"], config.details["heads"]) == (16, 8, 6)
-    assert sum(math.prod(shape) for shape in shapes(source).values()) == 14_952_040
+    assert sum(math.prod(shape) for shape in get_shapes(source).values()) == 14_952_040
     grow = sum(math.prod(shape) for shape in list_growth_shapes(source, config.spec).values())
     assert round((14_952_040 + grow) / 1e6, 1) == 37.7
 
@@ -154,7 +154,7 @@ def test_what_cannot_be_built_is_refused() -> None:
     with pytest.raises(WrongCall, match="an even number of at most 4 layers"):
         LetsDetails(layers=3, heads=1).derive_source_spec(AUXILIARY)
     with pytest.raises(WrongCall, match="lets takes plain blocks alone"):
-        LETS.presets["smoke"].outline([tiny_ancestry().spec.with_(layer_scale=0.1)])
+        LETS.presets["smoke"].outline([make_tiny_ancestry().spec.with_(layer_scale=0.1)])
     fewer = {name: tensor for name, tensor in extract().state.items() if name != "blocks.grow.1.k"}
     with pytest.raises(BadFile, match=r"blocks\.grow\.1\.k is missing"):
         lg.expand(replace(extract(), state=fewer))

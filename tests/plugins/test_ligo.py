@@ -17,7 +17,7 @@ from learngene_zoo.artifacts.learngene import load_learngene
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.family import load_family
 from learngene_zoo.families.spec import Spec
-from learngene_zoo.families.tensors import model_of, shapes, without_head
+from learngene_zoo.families.tensors import build_model, get_shapes, remove_head
 from learngene_zoo.method.contract import METHODS
 from learngene_zoo.method.sizes import Target
 from learngene_zoo.pretrained.ancestry import Ancestry
@@ -25,7 +25,7 @@ from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
 from learngene_zoo.storage import StateDict
 from learngene_zoo.tasks.loader import Loader
-from learngene_zoo.testing import tiny_ancestry, tiny_task
+from learngene_zoo.testing import make_tiny_ancestry, make_tiny_task
 from learngene_zoo.training.loop import Engine
 from lgzoo_baselines.modules.ligo import (
     OperatorObjective,
@@ -43,13 +43,13 @@ VIT = (
     .examples[0]
     .with_(layers=3, width=32, heads=2, registers=2, layer_scale=0.1, qk_norm=True)
 )
-PLAIN = tiny_ancestry().spec  # 3 layers, 2 heads of 16
+PLAIN = make_tiny_ancestry().spec  # 3 layers, 2 heads of 16
 STEPS = Recipe(epochs=20, batch_size=16, lr=3e-3, warmup=0.0, weight_decay=0.0, augment="none")
 
 
 def perturb(spec: Spec) -> Ancestry:
     """Return random tensors, so that no gain is 1 and no shift 0."""
-    generator, plain = torch.Generator().manual_seed(0), tiny_ancestry(spec=spec)
+    generator, plain = torch.Generator().manual_seed(0), make_tiny_ancestry(spec=spec)
     noisy = {
         name: value + 0.1 * torch.randn(value.shape, generator=generator)
         for name, value in plain.state.items()
@@ -107,7 +107,7 @@ def test_operators_that_have_not_learnt_grow_as_growth_does(
 def test_before_they_learn_the_function_is_preserved() -> None:
     ancestry, images = perturb(VIT), torch.randn(2, 3, VIT.image_size, VIT.image_size).double()
     wide = lg.expand(extract(ancestry), width=64, mlp_ratio=6.0)
-    small = model_of(VIT, ancestry.state).double().forward_features(images)
+    small = build_model(VIT, ancestry.state).double().forward_features(images)
     assert (
         wide.model().double().forward_features(images) - small.repeat(1, 1, 2)
     ).abs().max() < 1e-5
@@ -115,9 +115,9 @@ def test_before_they_learn_the_function_is_preserved() -> None:
 
 def test_the_factors_are_one_large_matrix() -> None:
     large, state = PLAIN.with_(layers=4, width=48, heads=3), perturb(PLAIN).state
-    operators = randomise(init_from_growth(without_head(state, PLAIN), PLAIN, large))
+    operators = randomise(init_from_growth(remove_head(state, PLAIN), PLAIN, large))
     actual = apply_operators(
-        {name: t.double() for name, t in without_head(state, PLAIN).items()}, PLAIN, operators
+        {name: t.double() for name, t in remove_head(state, PLAIN).items()}, PLAIN, operators
     )
 
     def stack_identity(name: str) -> torch.Tensor:
@@ -160,7 +160,7 @@ def test_the_factors_are_one_large_matrix() -> None:
     torch.testing.assert_close(
         actual["pos_embed"], state["pos_embed"].double() @ stack_identity("stream").T
     )
-    expected = shapes(large)
+    expected = get_shapes(large)
     assert {name: tuple(tensor.shape) for name, tensor in actual.items()} == {
         name: shape for name, shape in expected.items() if not name.startswith("head")
     }
@@ -168,7 +168,7 @@ def test_the_factors_are_one_large_matrix() -> None:
 
 def test_the_parameters_of_the_operators() -> None:
     small, base = (ARCHITECTURES[f"deit_{size}_patch16_224"] for size in ("small", "base"))
-    names = [name for name in shapes(small) if not name.startswith("head")]
+    names = [name for name in get_shapes(small) if not name.startswith("head")]
     operators = init_from_growth(dict.fromkeys(names, torch.zeros(())), small, base)
     actual = sum(tensor.numel() for tensor in operators.tensors.values())
     stream, attention, hidden, depth = 384 * 384, 3 * 384 * 384, 1536 * 1536, 16 * 12 * 12
@@ -180,12 +180,12 @@ def test_the_parameters_of_the_operators() -> None:
 
 
 def test_the_loss_falls_and_the_smaller_model_stays() -> None:
-    task, ancestry = tiny_task(), perturb(PLAIN)
+    task, ancestry = make_tiny_task(), perturb(PLAIN)
     learngene = extract(ancestry)
     start = lg.expand(learngene, width=64, layers=4, classes=task.classes).for_task(
         task.name, task.class_names, seed=0
     )
-    state = {name: tensor.clone() for name, tensor in without_head(ancestry.state, PLAIN).items()}
+    state = {name: tensor.clone() for name, tensor in remove_head(ancestry.state, PLAIN).items()}
     operators = init_from_growth(state, PLAIN, start.spec)
     trained = train_operators(STEPS, start, state, PLAIN, operators, task, Run())
     assert all(torch.equal(state[name], ancestry.state[name]) for name in state)
@@ -198,17 +198,17 @@ def test_the_loss_falls_and_the_smaller_model_stays() -> None:
     assert losses[1] < 0.8 * losses[0]
     assert not [
         n
-        for n in shapes(start.spec)
+        for n in get_shapes(start.spec)
         if n != "norm.bias" and torch.equal(trained.state[n], start.state[n])
     ]
 
 
 def test_all_operators_and_the_head_learn_and_nothing_else() -> None:
-    task, ancestry = tiny_task(), perturb(PLAIN)
+    task, ancestry = make_tiny_task(), perturb(PLAIN)
     start = lg.expand(extract(ancestry), width=48, classes=task.classes).for_task(
         task.name, task.class_names, seed=0
     )
-    state = without_head(ancestry.state, PLAIN)
+    state = remove_head(ancestry.state, PLAIN)
     operators = init_from_growth(state, PLAIN, start.spec)
     growing = OperatorObjective(start, state, PLAIN, operators, task, STEPS, 0)
     names = {name for name, _ in growing.named_parameters()}
@@ -229,12 +229,12 @@ def test_all_operators_and_the_head_learn_and_nothing_else() -> None:
         **{name: start.state[name] for name in ("head.weight", "head.bias")},
     }
     torch.testing.assert_close(
-        growing.model(batch.inputs), model_of(start.spec, made)(batch.inputs)
+        growing.model(batch.inputs), build_model(start.spec, made)(batch.inputs)
     )
 
 
 def test_with_a_task_they_learn(monkeypatch: pytest.MonkeyPatch) -> None:
-    task = tiny_task()
+    task = make_tiny_task()
     monkeypatch.setattr("learngene_zoo.tasks.catalogue.open_task", lambda *_, **__: task)
     learngene, target = (
         extract(perturb(PLAIN)),
@@ -255,7 +255,7 @@ def test_with_a_task_they_learn(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def train_briefly(monkeypatch: pytest.MonkeyPatch) -> Callable[[lg.Learngene, Run], StateDict]:
     """Return a learngene trained for twelve steps."""
-    task = tiny_task()
+    task = make_tiny_task()
     monkeypatch.setattr("learngene_zoo.tasks.catalogue.open_task", lambda *_, **__: task)
     target = Target(width=64, layers=4, classes=task.classes, task=task.name)
     learn = LigoExpander(learning=replace(STEPS, epochs=2, batch_size=8, clip=1.0))

@@ -10,16 +10,16 @@ import pytest
 
 from learngene_zoo.artifacts.records import LearngeneConfig
 from learngene_zoo.errors import BadFile, WrongCall
-from learngene_zoo.families.timm_config import architecture
-from learngene_zoo.settings import from_json, settings_of, to_json, with_settings
-from learngene_zoo.tasks.catalogue import suite
-from learngene_zoo.testing import tiny_task
+from learngene_zoo.families.timm_config import find_architecture
+from learngene_zoo.settings import from_json, list_settings, to_json, with_settings
+from learngene_zoo.tasks.catalogue import find_suite
+from learngene_zoo.testing import make_tiny_task
 from lgzoo_lsamd.blocks import LsamdExpander, read_kept_blocks
 from lgzoo_lsamd.lsamd import LSAMD, LsamdExtractor
 from lgzoo_lsamd.settings import check_rates
 
 KEPT = (1, 4, 5, 7, 8)
-DEIT = architecture("deit_base_patch16_224")
+DEIT = find_architecture("deit_base_patch16_224")
 
 # LSAMD, Table 2: layers, parameters in millions, FLOPs in billions, at 100 classes, and the same to
 # the last digit.
@@ -118,9 +118,9 @@ def test_the_work_of_a_search_is_one_block_per_layer_and_image() -> None:
 
 def test_each_task_has_its_learning_rate() -> None:
     search = LsamdExtractor(task_lr=("objects=1e-4", "folder:a=b=2e-3"))
-    assert search.derive_settings(tiny_task("objects")).training.lr == 1e-4
-    assert search.derive_settings(tiny_task("folder:a=b")).training.lr == 2e-3
-    assert search.derive_settings(tiny_task("signs")) == search.each
+    assert search.derive_settings(make_tiny_task("objects")).training.lr == 1e-4
+    assert search.derive_settings(make_tiny_task("folder:a=b")).training.lr == 2e-3
+    assert search.derive_settings(make_tiny_task("signs")) == search.each
 
 
 def test_a_rate_for_an_unknown_task_is_a_misspelling() -> None:
@@ -163,9 +163,9 @@ TABLE_5 = [
 
 def test_the_papers_rates_are_those_of_its_table_under_the_names_of_tasks_that_there_are() -> None:
     paper = LSAMD.presets["paper"]
-    tasks = suite("lsamd12").tasks
+    tasks = find_suite("lsamd12").tasks
     assert [task for _, task, _, _ in TABLE_5] == list(tasks)
-    assert [paper.derive_settings(tiny_task(task)).training.lr for task in tasks] == [
+    assert [paper.derive_settings(make_tiny_task(task)).training.lr for task in tasks] == [
         search for _, _, search, _ in TABLE_5
     ]
     assert LSAMD.finetuning["paper"].task_lr == {task: rate for _, task, _, rate in TABLE_5}
@@ -181,7 +181,7 @@ def test_the_suite_of_the_paper_is_named_by_one_word() -> None:
 def test_the_recorded_settings_rebuild_the_extractor(preset: str) -> None:
     extractor = LSAMD.presets[preset]
     assert from_json(LsamdExtractor, to_json(extractor), "settings") == extractor
-    values = {setting.name: setting.default for setting in settings_of(extractor)}
+    values = {setting.name: setting.default for setting in list_settings(extractor)}
     assert with_settings(LsamdExtractor(), values) == extractor
 
 

@@ -16,7 +16,7 @@ from learngene_zoo.artifacts import shelf as learngenes
 from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.artifacts.records import AncestryRecord, LearngeneConfig
 from learngene_zoo.errors import BadFile, WrongCall
-from learngene_zoo.families.tensors import initial
+from learngene_zoo.families.tensors import initialise
 from learngene_zoo.families.vit.spec import TABLE, ViTSpec
 from learngene_zoo.method.sizes import Target
 from learngene_zoo.runs.run import Run
@@ -40,7 +40,7 @@ RECORD = AncestryRecord(source="test", spec=SPEC, mean=(0.1, 0.2, 0.3), std=(0.4
 
 @pytest.fixture(scope="module")
 def ancestor() -> dict[str, torch.Tensor]:
-    return dict(initial(SPEC, seed=0))
+    return dict(initialise(SPEC, seed=0))
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import torch
 from learngene_zoo.artifacts.learngene import Learngene, load_learngene
 from learngene_zoo.artifacts.records import AncestryRecord
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.families.tensors import initial
+from learngene_zoo.families.tensors import initialise
 from learngene_zoo.families.vit.spec import TABLE, ViTSpec
 from learngene_zoo.method.sizes import Target
 from learngene_zoo.pretrained.ancestry import Ancestry
@@ -86,7 +86,7 @@ TASKS = [task("one"), task("two", classes=3), task("three", classes=2)]
 def ancestry() -> Ancestry:
     torch.set_num_threads(1)
     record = AncestryRecord(source="test", spec=SPEC, licence="MIT")
-    return Ancestry(record=record, state=dict(initial(SPEC, 0, "fan_in")))
+    return Ancestry(record=record, state=dict(initialise(SPEC, 0, "fan_in")))
 
 
 def test_a_search_leaves_the_ancestry_model_and_its_base_blocks_as_they_were(
@@ -185,7 +185,7 @@ def test_what_an_undecided_router_counts_for_is_a_setting(ancestry) -> None:
 
 def test_equally_used_blocks_are_drawn_from_the_runs_seed(ancestry, monkeypatch, caplog) -> None:
     record = to_json(SearchResult(paths=(1, 1, 1), shares=(1.0, 1.0, 1.0), validation_accuracy=0.5))
-    monkeypatch.setattr(lsamd, "once", lambda *_: Part({}, record, ""))
+    monkeypatch.setattr(lsamd, "compute_once", lambda *_: Part({}, record, ""))
     details = [
         replace(SEARCH, top=1)([ancestry], TASKS[:2], Run(seed=seed)).config.details
         for seed in range(12)
@@ -226,7 +226,7 @@ def test_a_search_that_selects_nothing_says_so_and_loses_nothing(
     ancestry, monkeypatch, caplog
 ) -> None:
     record = to_json(SearchResult(paths=(1, 0, 0), shares=(1.0, 0.0, 0.0), validation_accuracy=0.5))
-    monkeypatch.setattr(lsamd, "once", lambda *_: Part({}, record, ""))
+    monkeypatch.setattr(lsamd, "compute_once", lambda *_: Part({}, record, ""))
     details = replace(SEARCH, threshold=2.0)([ancestry], TASKS[:2], Run()).config.details
     assert details["kept"] == [1]
     assert (details["degenerate"], details["threshold_asked"], details["threshold"]) == (
@@ -430,7 +430,9 @@ def test_every_variant_searches(ancestry, changes: dict) -> None:
 
 def test_a_model_without_class_token_and_with_a_norm_after_pooling(tmp_path) -> None:
     spec = SPEC.with_(layers=2, pool="avg", registers=2).with_(class_token=False)
-    bare = Ancestry(record=AncestryRecord(source="test", spec=spec), state=dict(initial(spec, 0)))
+    bare = Ancestry(
+        record=AncestryRecord(source="test", spec=spec), state=dict(initialise(spec, 0))
+    )
     learngene = with_settings(SEARCH, {"epochs": 1, "top": 1})([bare], TASKS[:1], Run())
     assert {"fc_norm.weight", "reg_token"} <= set(learngene.state)
     assert LSAMD.expander(learngene, Target(layers=2), Run()).model()(

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from learngene_zoo.families.family import load_family
-from learngene_zoo.families.tensors import initial, model_of
+from learngene_zoo.families.tensors import build_model, initialise
 from lgzoo_lsamd.modules.supernet import (
     BASE,
     SPECIFIC,
@@ -104,7 +104,7 @@ def test_a_new_super_net_is_the_ancestry_model(ancestor) -> None:
 @pytest.mark.parametrize("rope", ["cat", "mixed"])
 def test_blocks_get_their_rotary_positions(routing: str, gate: str, rope: str) -> None:
     spec = load_family("eva").examples[0].with_(rope_type=rope)
-    ancestor = model_of(spec, initial(spec, 0, "fan_in"))
+    ancestor = build_model(spec, initialise(spec, 0, "fan_in"))
     model = build_super_net(copy.deepcopy(ancestor), routing=routing, gate=gate)
     torch.testing.assert_close(model.train()(images()), ancestor(images()))
     assert torch.equal(model.eval()(images()), ancestor(images()))

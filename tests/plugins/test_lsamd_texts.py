@@ -16,12 +16,12 @@ import learngene_zoo as lg
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.forward import compute_logits, embed_tokens, get_blocks
 from learngene_zoo.families.spec import TextSpec
-from learngene_zoo.families.tensors import initial, model_of
+from learngene_zoo.families.tensors import build_model, initialise
 from learngene_zoo.families.text_format import Tokens
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
-from learngene_zoo.testing import tiny_ancestry
-from learngene_zoo.testing.laws import tiny_task
+from learngene_zoo.testing import make_tiny_ancestry
+from learngene_zoo.testing.laws import make_tiny_task
 from lgzoo_lsamd.lsamd import LSAMD, LsamdExtractor
 from lgzoo_lsamd.modules.supernet import (
     BASE,
@@ -49,7 +49,7 @@ def build(spec: TextSpec, seed: int | None = 1, **choices: str) -> nn.Module:
 
     Without a seed the blocks are copies, and routers undecided.
     """
-    model = build_super_net(model_of(spec, initial(spec, 0, "fan_in")), text=spec, **choices)
+    model = build_super_net(build_model(spec, initialise(spec, 0, "fan_in")), text=spec, **choices)
     if seed is not None:
         generator = torch.Generator().manual_seed(seed)
         for name, parameter in model.named_parameters():
@@ -75,7 +75,7 @@ def read_preferences(model: nn.Module) -> torch.Tensor:
 def test_a_new_super_net_of_texts_is_the_ancestry_model(
     spec: TextSpec, routing: str, gate: str
 ) -> None:
-    texts, plain = draw_texts(spec), model_of(spec, initial(spec, 0, "fan_in")).eval()
+    texts, plain = draw_texts(spec), build_model(spec, initialise(spec, 0, "fan_in")).eval()
     model = build(spec, None, routing=routing, gate=gate)
     with torch.no_grad():
         expected = compute_logits(plain, texts)
@@ -169,7 +169,7 @@ def test_blocks_that_return_tuples_are_routed() -> None:
             return self.block(x_BND, *arguments, **named), None
 
     spec = SPECS["bert"]
-    plain, texts = model_of(spec, initial(spec, 0, "fan_in")).eval(), draw_texts(spec)
+    plain, texts = build_model(spec, initialise(spec, 0, "fan_in")).eval(), draw_texts(spec)
     wrapped = copy.deepcopy(plain)
     for number, block in enumerate(get_blocks(wrapped)):
         get_blocks(wrapped)[number] = Wrapped(block)  # type: ignore[index]
@@ -198,9 +198,9 @@ def test_a_process_without_texts_takes_part_in_the_votes(
 
 
 def test_features_that_hardly_differ_are_spread_before_a_search() -> None:
-    ancestry = tiny_ancestry(spec=SPECS["bert"])
+    ancestry = make_tiny_ancestry(spec=SPECS["bert"])
     ancestry.state["bert.pooler.dense.weight"] *= 1e-5
-    task = tiny_task("texts", image_size=0)
+    task = make_tiny_task("texts", image_size=0)
     model = attach_head(ancestry, task, RUN).eval()
     spread = model.state_dict()["bert.pooler.dense.weight"].abs().max()
     assert spread > 1e3 * ancestry.state["bert.pooler.dense.weight"].abs().max()
@@ -208,7 +208,7 @@ def test_features_that_hardly_differ_are_spread_before_a_search() -> None:
 
 @each_family
 def test_shares_of_a_search_are_those_of_all_texts(spec: TextSpec) -> None:
-    ancestry, task = tiny_ancestry(spec=spec), tiny_task("texts", image_size=0)
+    ancestry, task = make_tiny_ancestry(spec=spec), make_tiny_task("texts", image_size=0)
     model = build_super_net(attach_head(ancestry, task, RUN), text=spec)
     results = [
         measure_preferences(model, task, ancestry.input_format, RUN, batch_size=size)
@@ -223,7 +223,7 @@ def test_shares_of_a_search_are_those_of_all_texts(spec: TextSpec) -> None:
 def test_transformers_opens_a_descendant_of_texts(spec: TextSpec, tmp_path: Path) -> None:
     ancestry = tmp_path / "ancestry"
     plain = spec.with_(classes=0)
-    module = model_of(plain, initial(plain, 0, "fan_in"))
+    module = build_model(plain, initialise(plain, 0, "fan_in"))
     getattr(module, module.base_model_prefix).save_pretrained(ancestry)
     write_tokenizer(ancestry)
     rows = [f"{a} {b},{a}" for a in ("cat", "dog") for b in ("sees", "hears", "no", "the") * 5]

@@ -13,7 +13,7 @@ from learngene_zoo.artifacts.descendant import Descendant
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.runs.run import Run
-from learngene_zoo.testing import tiny_ancestry
+from learngene_zoo.testing import make_tiny_ancestry
 from lgzoo_baselines.trained.scratch import ScratchExtractor
 from lgzoo_baselines.weights.mimetic import build_sinusoids, draw_product, factorise
 
@@ -23,7 +23,7 @@ EYE = torch.eye(48)
 
 @cache
 def build(**settings: Any) -> Descendant:
-    ancestry = tiny_ancestry(spec=SPEC)
+    ancestry = make_tiny_ancestry(spec=SPEC)
     learngene = ScratchExtractor()([ancestry], [], Run())
     learngene = learngene.with_config(method="mimetic", ancestries=(ancestry.record,))
     return lg.expand(learngene, **settings)
@@ -86,7 +86,7 @@ def test_the_positions_are_sines_and_cosines_of_row_and_column() -> None:
 def test_everything_else_is_drawn_as_in_scratch_and_nothing_is_inherited() -> None:
     from lgzoo_baselines.trained.scratch import SCRATCH
 
-    ancestry = tiny_ancestry(spec=SPEC)
+    ancestry = make_tiny_ancestry(spec=SPEC)
     learngene = SCRATCH.extractor([ancestry], [], Run())
     scratch = lg.expand(learngene.with_config(method="scratch", ancestries=(ancestry.record,)))
     model = build()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from learngene_zoo.seeds import uniform
+from learngene_zoo.seeds import draw_uniform
 from lgzoo_mini import figures, objects, petals, wings
 from lgzoo_mini.painting import canvas, shapes
 from lgzoo_mini.painting.canvas import Dice
@@ -154,7 +154,7 @@ def test_hsv_gives_the_known_colours() -> None:
 
 
 def test_ink_is_clearly_lighter_or_darker_than_paper() -> None:
-    ink, paper = canvas.ink_and_paper(Dice(uniform(1, range(500), 6)), 0.3)
+    ink, paper = canvas.ink_and_paper(Dice(draw_uniform(1, range(500), 6)), 0.3)
     difference = np.abs(canvas.lightness(ink) - canvas.lightness(paper))
     assert difference.min() > 0.299
     assert ink.min() >= 0
@@ -187,13 +187,13 @@ def test_a_mould_is_the_outline_it_was_made_of() -> None:
 
 
 def test_dice_read_each_stream_once() -> None:
-    dice = Dice(uniform(3, range(1000), 4))
+    dice = Dice(draw_uniform(3, range(1000), 4))
     first, choice, side = dice.share(), dice.choice(3), dice.side()
     assert set(choice) == {0, 1, 2}
     assert set(side) == {-1.0, 1.0}
     assert side.dtype == np.float32
     assert dice.taken == 3
-    assert np.array_equal(first, uniform(3, range(1000), 4)[:, 0])
+    assert np.array_equal(first, draw_uniform(3, range(1000), 4)[:, 0])
 
 
 # Classes.
@@ -233,7 +233,7 @@ def test_any_two_objects_differ_and_held_out_ones_have_bodies_of_their_own() -> 
 
 
 def test_no_held_out_figure_has_the_strokes_of_a_walker() -> None:
-    dice = Dice(uniform(5, range(64), 8))
+    dice = Dice(draw_uniform(5, range(64), 8))
     walkers = np.stack(figures.walker(dice)[:4])  # (4, S, N)
     x0, y0, x1, y1, *_ = figures.THING_TABLE
     things = np.stack([(x0 + x1) / 2, (y0 + y1) / 2, (x1 - x0) / 2, (y1 - y0) / 2])

@@ -12,7 +12,7 @@ import pytest
 
 from learngene_zoo.bench.grid.cell import Arm, Cell
 from learngene_zoo.settings import Recipe
-from learngene_zoo.tasks.catalogue import origin_of, version_of
+from learngene_zoo.tasks.catalogue import get_origin, get_version
 from lgzoo_mini import suite as mini
 
 
@@ -48,8 +48,8 @@ def test_what_is_drawn_what_is_real_and_what_pretraining_leaves_out() -> None:
         "scenes": "generated",
     }
     tasks |= {"wings": "left out", "petals": "left out"}
-    assert {task: origin_of(task) for task in tasks} == tasks
-    assert [version_of(task) for task in ("wings", "digits", "folder:x")] == [mini.VERSION, 1, 1]
+    assert {task: get_origin(task) for task in tasks} == tasks
+    assert [get_version(task) for task in ("wings", "digits", "folder:x")] == [mini.VERSION, 1, 1]
 
 
 PAGES = (

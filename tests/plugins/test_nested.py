@@ -14,12 +14,12 @@ import learngene_zoo as lg
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.family import count_params, load_family
 from learngene_zoo.families.spec import Spec
-from learngene_zoo.families.tensors import initial, model_of, shapes
+from learngene_zoo.families.tensors import build_model, get_shapes, initialise
 from learngene_zoo.method.contract import METHODS
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks.loader import Loader
-from learngene_zoo.testing import tiny_ancestry, tiny_task
+from learngene_zoo.testing import make_tiny_ancestry, make_tiny_task
 from lgzoo_baselines.blocks.block_choice import choose_evenly
 from lgzoo_baselines.learnt.nested import NESTED, NestedExtractor
 from lgzoo_baselines.learnt.nested_sizes import NestedGrid, derive_slice_spec
@@ -31,7 +31,7 @@ from lgzoo_baselines.modules.nested import (
 )
 
 BASE = load_family("vit").architectures["deit_base_patch16_224"]
-FULL = tiny_ancestry().spec.with_(
+FULL = make_tiny_ancestry().spec.with_(
     layers=4, classes=3, layer_scale=0.1, qk_norm=True, registers=2
 )  # 2 heads of 16
 GRID = NestedGrid(hidden=(0.25, 0.5), attention=(0.5,), stream=(0.5,), blocks=(0.5,))
@@ -39,8 +39,8 @@ GRID = NestedGrid(hidden=(0.25, 0.5), attention=(0.5,), stream=(0.5,), blocks=(0
 
 @cache
 def extract() -> lg.Learngene:
-    ancestry = tiny_ancestry()
-    return NESTED.presets["smoke"]([ancestry], [tiny_task()], Run()).with_config(
+    ancestry = make_tiny_ancestry()
+    return NESTED.presets["smoke"]([ancestry], [make_tiny_task()], Run()).with_config(
         method="nested", ancestries=(ancestry.record,)
     )
 
@@ -50,14 +50,14 @@ def random_state() -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
     return {
         name: tensor + 0.1 * torch.randn(tensor.shape, generator=generator)
-        for name, tensor in initial(FULL, 1, "fan_in").items()
+        for name, tensor in initialise(FULL, 1, "fan_in").items()
     }
 
 
 def sample_slices(grid: NestedGrid = GRID, full: Spec = FULL) -> SampledSlices:
     slices = [(small, choose_evenly(full.layers, small.layers)) for small in grid.list_specs(full)]
     return SampledSlices(
-        model_of(full, random_state()), full, slices, lambda model, _: Answer(model), 7
+        build_model(full, random_state()), full, slices, lambda model, _: Answer(model), 7
     )
 
 
@@ -78,14 +78,14 @@ def test_every_slice_answers_in_training_as_the_model_alone() -> None:
     for number, small in enumerate(sizes):
         step = next(step for step in range(1000) if draw_slice(len(sizes), 7, step + 1) == number)
         objective.finished.fill_(step)
-        alone = model_of(small, slice_by_hand(full, small))
+        alone = build_model(small, slice_by_hand(full, small))
         torch.testing.assert_close(objective(images)["logits"], alone(images))
 
 
 def slice_by_hand(full: dict[str, torch.Tensor], small: Spec) -> dict[str, torch.Tensor]:
     """Return the tensors of a slice by its shapes: the first rows of queries, keys and values."""
     chosen, sliced = choose_evenly(FULL.layers, small.layers), {}
-    for name, shape in shapes(small).items():
+    for name, shape in get_shapes(small).items():
         parts = name.split(".")
         source = (
             ".".join([parts[0], str(chosen[int(parts[1])]), *parts[2:]])
@@ -109,7 +109,7 @@ def test_gradients_reach_what_a_slice_has_and_nothing_else() -> None:
     assert gradient[:32].ne(0).all()
     assert gradient[32:].eq(0).all()
     names = {name for name, _ in objective.named_parameters()}
-    assert names == {f"model.{name}" for name in shapes(FULL)}, (
+    assert names == {f"model.{name}" for name in get_shapes(FULL)}, (
         "slices have no parameters of their own"
     )
 
@@ -179,7 +179,7 @@ def test_blocks_of_different_granularity() -> None:
 
 
 def test_it_starts_as_the_ancestry_model_with_its_neurons_in_order() -> None:
-    task, ancestry, images = tiny_task(), tiny_ancestry(), torch.randn(2, 3, 16, 16)
+    task, ancestry, images = make_tiny_task(), make_tiny_ancestry(), torch.randn(2, 3, 16, 16)
     still = replace(
         NESTED.presets["smoke"].each,
         ranked=task.sizes["train"],
@@ -200,8 +200,8 @@ def test_it_starts_as_the_ancestry_model_with_its_neurons_in_order() -> None:
         if not name.startswith("head")
     )
     assert not torch.equal(plain["blocks.0.mlp.fc1.weight"], ordered["blocks.0.mlp.fc1.weight"])
-    torch.testing.assert_close(model_of(spec, plain)(images), model_of(spec, ordered)(images))
-    model, seen = model_of(spec, ordered), []
+    torch.testing.assert_close(build_model(spec, plain)(images), build_model(spec, ordered)(images))
+    model, seen = build_model(spec, ordered), []
     model.blocks[0].mlp.fc2.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
     options: Any = {
         "batch_size": task.sizes["train"],
@@ -217,7 +217,7 @@ def test_it_starts_as_the_ancestry_model_with_its_neurons_in_order() -> None:
 
 
 def test_with_another_teacher_it_starts_with_a_fresh_head() -> None:
-    ancestry, task = tiny_ancestry(), tiny_task()
+    ancestry, task = make_tiny_ancestry(), make_tiny_task()
     start = assemble_with_head(ancestry, task, 0)
     assert (start.spec.classes, start.class_names) == (task.classes, task.class_names)
     assert all(
@@ -233,15 +233,17 @@ def test_without_a_share_no_teacher_is_asked(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr("lgzoo_baselines.modules.nested.guide", fail)
     smoke = NESTED.presets["smoke"]
-    replace(smoke, each=replace(smoke.each, share=0.0))([tiny_ancestry()], [tiny_task()], Run())
+    replace(smoke, each=replace(smoke.each, share=0.0))(
+        [make_tiny_ancestry()], [make_tiny_task()], Run()
+    )
     with pytest.raises(AssertionError, match="the teacher was asked"):
-        smoke([tiny_ancestry()], [tiny_task()], Run())
+        smoke([make_tiny_ancestry()], [make_tiny_task()], Run())
 
 
 def test_slices_of_every_width_learn_the_teachers_tokens_too() -> None:
     smoke = NESTED.presets["smoke"]
     learngene = replace(smoke, each=replace(smoke.each, tokens=20.0))(
-        [tiny_ancestry()], [tiny_task()], Run()
+        [make_tiny_ancestry()], [make_tiny_task()], Run()
     )
     assert not torch.equal(
         learngene.state["blocks.1.mlp.fc1.weight"], extract().state["blocks.1.mlp.fc1.weight"]
@@ -297,6 +299,6 @@ def test_the_teacher_has_its_share_of_the_loss_and_the_labels_have_the_rest(
     monkeypatch.setattr("lgzoo_baselines.modules.nested.Distilled", record_weights)
     with pytest.raises(InterruptedError):
         replace(smoke, each=replace(smoke.each, share=share))(
-            [tiny_ancestry()], [tiny_task()], Run()
+            [make_tiny_ancestry()], [make_tiny_task()], Run()
         )
     assert weights == [(1 - share, share)]

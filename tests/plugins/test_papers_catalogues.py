@@ -16,14 +16,14 @@ from papers_data import class_folders, parquet, picture
 from learngene_zoo.artifacts.records import TaskRecord
 from learngene_zoo.errors import BadData, Unavailable
 from learngene_zoo.tasks import hub_data
-from learngene_zoo.tasks.catalogue import find_entry, open_task, suite
-from learngene_zoo.tasks.first_row import first_row
+from learngene_zoo.tasks.catalogue import find_entry, find_suite, open_task
+from learngene_zoo.tasks.first_row import read_first_row
 from learngene_zoo.tasks.task import Entry
 from lgzoo_papers.suite import ROWS, Row
 from lgzoo_papers.suite import open_task as open_entry
 
 COMMIT = "e18a7c9" + "0" * 33
-SUITES = {name: suite(name).tasks for name in ("decathlon", "lsamd12", "tal_unseen")}
+SUITES = {name: find_suite(name).tasks for name in ("decathlon", "lsamd12", "tal_unseen")}
 Hub = Callable[[Path], None]
 
 
@@ -261,7 +261,7 @@ def test_a_gated_data_set_says_how_to_get_in(monkeypatch: pytest.MonkeyPatch) ->
         open_task("imagenet-1k")
 
 
-@pytest.mark.parametrize("opening", [open_task, lambda name: first_row(name, offline=False)])
+@pytest.mark.parametrize("opening", [open_task, lambda name: read_first_row(name, offline=False)])
 def test_a_hub_that_does_not_answer_is_said(
     opening: Callable[[str], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:

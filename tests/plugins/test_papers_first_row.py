@@ -18,7 +18,7 @@ from papers_data import class_folders, decathlon, encode, parquet, picture
 from learngene_zoo.cli.main import main
 from learngene_zoo.errors import BadData, Unavailable
 from learngene_zoo.tasks import hub_data
-from learngene_zoo.tasks.first_row import first_row
+from learngene_zoo.tasks.first_row import read_first_row
 
 COMMIT = "c0ffee" + "0" * 34
 
@@ -49,7 +49,7 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Path], Non
 def test_a_row_of_the_hub_is_streamed(hub: Callable[[Path], None], tmp_path: Path) -> None:
     columns = {"image": "image", "label": "class", "id": "number"}
     hub(parquet(tmp_path / "r", {"train": 6, "validation": 4}, columns, ["pie", "soup"]))
-    row = first_row("hf:some/food", offline=False)
+    row = read_first_row("hf:some/food", offline=False)
     assert row["columns"] == ["image: Image", "label: ClassLabel of 2", "id: int64"]
     assert (row["image_column"], row["label_column"]) == ("image", "label")
     assert (row["first_image"], row["first_label"], row["first_class"]) == ("3x12x20", 0, "pie")
@@ -74,13 +74,13 @@ def test_another_number_of_classes_is_missing_too(
     hub(
         parquet(tmp_path / "r", {"train": 4}, {"image": "image", "label": "class"}, ["pie", "soup"])
     )
-    row = first_row("food101", offline=False)
+    row = read_first_row("food101", offline=False)
     assert row["missing"] == ["2 classes where food101 has 101; use it as hf:ethz/food101"]
 
 
 def test_masks_of_the_hub(hub: Callable[[Path], None], tmp_path: Path) -> None:
     hub(parquet(tmp_path / "r", {"train": 3, "val": 2}, {"image": "image", "mask": "mask"}, None))
-    row = first_row("voc2012", offline=False)
+    row = read_first_row("voc2012", offline=False)
     assert (row["mask_column"], row["missing"]) == ("mask", [])
     assert row["first_mask"].startswith("12x20 with values 0,1,2")
     assert any("validation split is used for testing" in note for note in row["notes"])
@@ -91,7 +91,7 @@ def test_an_empty_split_is_said(hub: Callable[[Path], None], tmp_path: Path) -> 
         parquet(tmp_path / "r", {"train": 0}, {"image": "image", "label": "class"}, ["pie", "soup"])
     )
     with pytest.raises(BadData, match="some/food has an empty split"):
-        first_row("hf:some/food", offline=False)
+        read_first_row("hf:some/food", offline=False)
 
 
 def test_the_archive_comes_before_the_hub(
@@ -109,7 +109,7 @@ def test_the_archive_comes_before_the_hub(
 def test_a_folder_s_stray_files_are_noted(tmp_path: Path) -> None:
     class_folders(tmp_path, ["red", "blue"], 10)
     (tmp_path / "red" / "notes.txt").write_text("-")
-    row = first_row(f"folder:{tmp_path}", offline=True)
+    row = read_first_row(f"folder:{tmp_path}", offline=True)
     assert row["columns"] == ["image: uint8 3x12x20", "label: one of 2"]
     assert [row["train"], row["validation"], row["test"]] == [14, 2, 4]
     assert "notes.txt" in row["notes"][0]
@@ -125,16 +125,16 @@ def test_a_stream_s_first_image(tmp_path: Path) -> None:
                 member = tarfile.TarInfo(f"{number:05}.{kind}")
                 member.size = len(data)
                 tar.addfile(member, io.BytesIO(data))
-    row = first_row(f"wds:{tmp_path}", offline=True)
+    row = read_first_row(f"wds:{tmp_path}", offline=True)
     assert (row["classes"], row["first_image"], row["missing"]) == (2, "3x12x20", [])
     assert sum(row[split] for split in ("train", "validation", "test")) == 20
 
 
 def test_offline_nothing_is_streamed() -> None:
     with pytest.raises(Unavailable, match="not in the cache"):
-        first_row("hf:learngene-zoo-tests/no-such-data", offline=True)
+        read_first_row("hf:learngene-zoo-tests/no-such-data", offline=True)
 
 
 def test_a_task_that_is_drawn_here() -> None:
-    row = first_row("objects", offline=True)
+    row = read_first_row("objects", offline=True)
     assert (row["classes"], row["first_image"], row["missing"]) == (60, "3x32x32", [])

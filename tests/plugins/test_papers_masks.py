@@ -16,7 +16,7 @@ from PIL import Image
 from learngene_zoo.errors import BadData, Unavailable
 from learngene_zoo.tasks import hub_data
 from learngene_zoo.tasks.catalogue import open_task
-from lgzoo_papers.masks import Reading, read_mask, voc_colours
+from lgzoo_papers.masks import Reading, list_voc_colours, read_mask
 from lgzoo_papers.suite import ROWS
 from lgzoo_papers.suite import open_task as open_entry
 
@@ -132,7 +132,7 @@ def test_voc_from_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 def test_masks_in_colours_are_the_same_as_in_a_palette() -> None:
     values = mask_values(1, 21)
     coloured = palette_mask(values).convert("RGB")
-    assert voc_colours()[[1, 20, 255]].tolist() == [[128, 0, 0], [0, 64, 128], [224, 224, 192]]
+    assert list_voc_colours()[[1, 20, 255]].tolist() == [[128, 0, 0], [0, 64, 128], [224, 224, 192]]
     assert (read_mask(as_bytes(coloured), "here", Reading(21)).numpy() == values).all()
 
 

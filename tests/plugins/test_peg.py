@@ -11,11 +11,11 @@ import torch
 
 import learngene_zoo as lg
 from learngene_zoo.errors import BadFile, WrongCall
-from learngene_zoo.families.tensors import initial, model_of
+from learngene_zoo.families.tensors import build_model, initialise
 from learngene_zoo.method.contract import METHODS
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import with_settings
-from learngene_zoo.testing import tiny_ancestry
+from learngene_zoo.testing import make_tiny_ancestry
 from lgzoo_baselines.modules.peg import (
     condense_tensors,
     draw_shares,
@@ -26,13 +26,13 @@ from lgzoo_baselines.modules.peg import (
     mix_projections,
 )
 
-SPEC = tiny_ancestry().spec.with_(width=64, heads=4)  # 3 layers, heads of 16
+SPEC = make_tiny_ancestry().spec.with_(width=64, heads=4)  # 3 layers, heads of 16
 
 
 @cache
 def extract(**settings: Any) -> lg.Learngene:
     extractor = with_settings(METHODS.load("peg").presets["smoke"], settings)
-    ancestry = tiny_ancestry(spec=SPEC)
+    ancestry = make_tiny_ancestry(spec=SPEC)
     learngene = extractor([ancestry], [], Run())
     return learngene.with_config(method="peg", ancestries=(ancestry.record,))
 
@@ -130,7 +130,7 @@ def test_what_reads_a_source_is_shared_out_whole() -> None:
 
 def test_where_nothing_is_mixed_the_ancestry_model_comes_back() -> None:
     state, images = (
-        initial(SPEC.with_(classes=3), 3, "fan_in"),
+        initialise(SPEC.with_(classes=3), 3, "fan_in"),
         torch.randn(2, 3, SPEC.image_size, SPEC.image_size),
     )
     itself, mlps = torch.eye(4, dtype=torch.float64), torch.eye(3, dtype=torch.float64)
@@ -139,7 +139,7 @@ def test_where_nothing_is_mixed_the_ancestry_model_comes_back() -> None:
         **expand_tensors(condensed, SPEC, [itself] * 3, mlps),
         **{name: state[name] for name in ("head.weight", "head.bias")},
     }
-    actual, full = (model_of(SPEC.with_(classes=3), item)(images) for item in (again, state))
+    actual, full = (build_model(SPEC.with_(classes=3), item)(images) for item in (again, state))
     torch.testing.assert_close(actual, full, atol=1e-4, rtol=1e-4)
 
 

@@ -12,7 +12,7 @@ from learngene_zoo.families.eva.names import ARCHITECTURES
 from learngene_zoo.families.family import count_params, load_family
 from learngene_zoo.method.contract import METHODS
 from learngene_zoo.tasks.catalogue import open_task
-from learngene_zoo.text import human_count
+from learngene_zoo.text import format_count
 from lgzoo_lsamd import plot as lsamd_plot
 from lgzoo_mini.suite import GENERATED, generator
 from lgzoo_papers.fashion_mnist import BORDER, BorderedSplit
@@ -103,7 +103,7 @@ def test_a_source_task_has_as_many_classes_as_its_row_says(name: str, classes: i
 def test_the_legend_of_sizes_has_the_smallest_the_middle_and_the_largest() -> None:
     specs = tuple(TINY.with_(layers=layers) for layers in (1, 2, 3, 4, 5))
     cloud = Cloud(task=None, number=0, specs=specs, points=np.zeros((5, 2)))
-    sizes = [human_count(count_params(specs[index])) for index in (0, 2, 4)]
+    sizes = [format_count(count_params(specs[index])) for index in (0, 2, 4)]
     result = build_size_legend([cloud])
     assert [line.get_label() for line in result] == [*sizes[:2], f"{sizes[2]} parameters"]
     areas = [line.get_markersize() ** 2 for line in result]

@@ -15,17 +15,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "core"))
 from bench_toy import make_world
 
 from learngene_zoo.artifacts.learngene import Learngene
-from learngene_zoo.bench.claims.cells import arm_of, cells_of, tuning_cells
+from learngene_zoo.bench.claims.cells import build_arm, list_cells, list_tuning_cells
 from learngene_zoo.bench.claims.file import Claim, Competitor, list_claims, load_claim
-from learngene_zoo.bench.claims.run import read_verdict, run_claim, verdict_path, verdict_text
+from learngene_zoo.bench.claims.run import format_verdict, locate_verdict, read_verdict, run_claim
 from learngene_zoo.bench.claims.verdict import judge
 from learngene_zoo.bench.grid.cell import Arm, Cell
 from learngene_zoo.bench.results.rows import RESULTS, read_rows
 from learngene_zoo.bench.running.extraction import PARTS, read_cost
-from learngene_zoo.bench.running.trial import size_of
+from learngene_zoo.bench.running.trial import find_size
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.runs.run import Run
-from learngene_zoo.settings import Recipe, settings_of, with_settings
+from learngene_zoo.settings import Recipe, list_settings, with_settings
 from learngene_zoo.tasks.catalogue import open_task
 from lgzoo_pool.pool import POOL
 
@@ -80,9 +80,9 @@ def _small(arm: Competitor) -> dict[str, object]:
 
 def settings_in(claim: Claim, name: str) -> dict[str, object]:
     """Return all settings of an arm's extraction, by name."""
-    arm = arm_of(claim, name, 0)
+    arm = build_arm(claim, name, 0)
     given_settings = with_settings(POOL.preset(arm.preset), arm.settings)
-    return {setting.name: setting.default for setting in settings_of(given_settings)}
+    return {setting.name: setting.default for setting in list_settings(given_settings)}
 
 
 @pytest.mark.parametrize("name", [name for name in CLAIMS if load_claim(name).arms])
@@ -116,7 +116,7 @@ def test_claims_that_share_their_pools_cost_nothing_twice() -> None:
     results = {}
     for name in ("pool-snnet", "pool-tm-ls", "pool-snnet-source"):
         claim = load_claim(name)
-        results[name] = [*tuning_cells(claim), *cells_of(claim)]
+        results[name] = [*list_tuning_cells(claim), *list_cells(claim)]
     keys = {name: {cell.key for cell in cells} for name, cells in results.items()}
     extractions = {name: {cell.extraction.key for cell in cells} for name, cells in results.items()}
     assert keys["pool-tm-ls"] <= keys["pool-snnet"]
@@ -128,7 +128,7 @@ def test_the_smallest_models_are_the_papers_sums() -> None:
     verdict = judge(load_claim("pool-smaller"), [])
     assert verdict.verdict == "holds"
     assert [round(finding.value, 2) for finding in verdict.findings[:3]] == [3.05, 4.38, 5.72]
-    assert "5.72 M parameters" in "\n".join(verdict_text(load_claim("pool-smaller"), verdict))
+    assert "5.72 M parameters" in "\n".join(format_verdict(load_claim("pool-smaller"), verdict))
 
 
 def test_a_claim_runs_through_to_its_verdict_and_shares_what_it_can(
@@ -146,8 +146,8 @@ def test_a_claim_runs_through_to_its_verdict_and_shares_what_it_can(
         # two kinds; three pools
     )
     assert len(list((tmp_path / PARTS).glob("*/done"))) == parts
-    kept, _ = read_verdict(verdict_path(claim, tmp_path))  # it has the stamps of the data
-    cost = {cell.arm.name: read_cost(cell.extraction, tmp_path) for cell in cells_of(kept)}
+    kept, _ = read_verdict(locate_verdict(claim, tmp_path))  # it has the stamps of the data
+    cost = {cell.arm.name: read_cost(cell.extraction, tmp_path) for cell in list_cells(kept)}
     assert {name: item.images for name, item in cost.items()} == {
         "pool": 56,
         "pool ls": 56,
@@ -178,7 +178,7 @@ def test_a_depth_of_a_pool_is_its_largest_path_and_a_named_size_is_that_path() -
     }
     results = {}
     for name, item in sizes.items():
-        target, expander = size_of(item, learngene.config, open_task("digits").classes)
+        target, expander = find_size(item, learngene.config, open_task("digits").classes)
         results[name] = (target.layers, target.width, expander.low, expander.high)
     assert results == {
         "a depth": (6, 96, 0, 6),
@@ -205,7 +205,7 @@ def test_every_claim_runs_through_to_a_verdict(name: str, world: World, tmp_path
     assert verdict.verdict != "incomplete", verdict.missing
     assert not [row.error for row in read_rows(tmp_path / RESULTS) if row.error]
     assert set(verdict.means) == set(claim.arms)
-    assert verdict.cells == len(cells_of(claim))
+    assert verdict.cells == len(list_cells(claim))
     for choice in verdict.choices.values():  # of the two, or of those that the grid widened by
         assert log2(choice.lr / 1e-3).is_integer()
-    assert bool(tuning_cells(claim))
+    assert bool(list_tuning_cells(claim))

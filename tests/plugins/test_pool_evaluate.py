@@ -11,7 +11,7 @@ from torch import nn
 
 from learngene_zoo.errors import TrainingFailed
 from learngene_zoo.runs.run import Run
-from learngene_zoo.testing import tiny_ancestry, tiny_task
+from learngene_zoo.testing import make_tiny_ancestry, make_tiny_task
 from learngene_zoo.training.evaluate import evaluate
 from lgzoo_pool.modules.network import (
     StitchedNetwork,
@@ -21,7 +21,7 @@ from lgzoo_pool.modules.network import (
 )
 from lgzoo_pool.paths import Path
 
-TASK, VIEW = tiny_task(classes=4), tiny_ancestry(0).input_format
+TASK, VIEW = make_tiny_task(classes=4), make_tiny_ancestry(0).input_format
 FAMILIES: list[tuple[tuple[int, ...], dict[str, Any]]] = [
     ((3, 3), {}),
     ((2, 4), {"window": 1}),

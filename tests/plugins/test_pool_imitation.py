@@ -15,14 +15,14 @@ from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks.loader import Batch, Loader
 from learngene_zoo.tasks.task import Attribute
-from learngene_zoo.testing import tiny_ancestry, tiny_task
+from learngene_zoo.testing import make_tiny_ancestry, make_tiny_task
 from learngene_zoo.training.distillation import Distilled, Teacher
-from learngene_zoo.training.objectives import ClassAndAttributes, Classification, objective_for
+from learngene_zoo.training.objectives import ClassAndAttributes, Classification, make_objective
 from lgzoo_pool.modules.objectives import (
     Imitation,
     average_matrices,
+    compute_prediction_loss,
     compute_stitch_weight,
-    prediction_loss,
 )
 from lgzoo_pool.settings import ImitationSettings
 
@@ -32,16 +32,20 @@ D, L, H = 12, 4, 8  # widths of the ancestry, the low and the high model
 
 def batch(images: int = 8) -> Batch:
     return next(
-        iter(Loader(tiny_task(), "train", tiny_ancestry().input_format, batch_size=images).epoch(0))
+        iter(
+            Loader(
+                make_tiny_task(), "train", make_tiny_ancestry().input_format, batch_size=images
+            ).epoch(0)
+        )
     )
 
 
 def teacher() -> Any:
-    return tiny_ancestry(layers=LAYERS, classes=3).model()
+    return make_tiny_ancestry(layers=LAYERS, classes=3).model()
 
 
 def student(width: int = 16, layers: int = 3) -> Any:
-    return tiny_ancestry(1, layers=layers, width=width, heads=width // 16, classes=3).model()
+    return make_tiny_ancestry(1, layers=layers, width=width, heads=width // 16, classes=3).model()
 
 
 def imitation(
@@ -81,14 +85,14 @@ def test_the_prediction_loss_is_a_cross_entropy() -> None:
     adds the same.
     """
     given, expected = torch.zeros(2, 2), torch.tensor([[math.log(3.0), 0.0]] * 2)
-    assert prediction_loss(given, expected).item() == pytest.approx(math.log(2))
-    assert prediction_loss(given, expected, reduction="entries").item() == pytest.approx(
+    assert compute_prediction_loss(given, expected).item() == pytest.approx(math.log(2))
+    assert compute_prediction_loss(given, expected, reduction="entries").item() == pytest.approx(
         math.log(2) / 2
     )
     sure = torch.tensor([[math.log(9.0), 0.0]])
     loss_of_first = -(0.75 * math.log(0.9) + 0.25 * math.log(0.1))
-    assert prediction_loss(sure, expected[:1]).item() == pytest.approx(loss_of_first)
-    assert prediction_loss(2 * sure, 2 * expected[:1], tau=2.0).item() == pytest.approx(
+    assert compute_prediction_loss(sure, expected[:1]).item() == pytest.approx(loss_of_first)
+    assert compute_prediction_loss(2 * sure, 2 * expected[:1], tau=2.0).item() == pytest.approx(
         loss_of_first
     )
 
@@ -103,13 +107,13 @@ def test_the_temperature_divides_both_logits() -> None:
     ]
     expected = -sum(share / sum(shares) * log for share, log in zip(shares, logs))
     assert expected == pytest.approx(2.2000, abs=1e-4)
-    assert prediction_loss(student, teacher, tau=2.0).item() == pytest.approx(expected)
+    assert compute_prediction_loss(student, teacher, tau=2.0).item() == pytest.approx(expected)
 
 
 def test_answers_for_every_patch_are_averaged_over_images_and_patches() -> None:
     given, expected = torch.randn(2, 4, 3), torch.randn(2, 4, 3)
-    flat = prediction_loss(given.flatten(0, 1), expected.flatten(0, 1))
-    assert prediction_loss(given, expected).item() == pytest.approx(flat.item())
+    flat = compute_prediction_loss(given.flatten(0, 1), expected.flatten(0, 1))
+    assert compute_prediction_loss(given, expected).item() == pytest.approx(flat.item())
 
 
 def by_hand(
@@ -193,11 +197,11 @@ def test_labels_are_the_class_and_attributes() -> None:
     assert losses["attributes/size"].item() == pytest.approx(
         0.5 * labels(data)["attributes/size"].item(), rel=1e-5
     )
-    assert type(objective_for(tiny_task(), model, Recipe(), 0)) is Classification
+    assert type(make_objective(make_tiny_task(), model, Recipe(), 0)) is Classification
 
 
 def test_a_dense_model_imitates_patches() -> None:
-    made = [tiny_ancestry(seed, layers=3, classes=4, dense=True).model() for seed in (0, 1)]
+    made = [make_tiny_ancestry(seed, layers=3, classes=4, dense=True).model() for seed in (0, 1)]
     own, master = made
     dense = objective(own, master, 1, _Sum(own))
     losses = dense(batch(2))

@@ -17,16 +17,16 @@ from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.learngene import Learngene, load_learngene
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.tensors import check_state
-from learngene_zoo.families.timm_config import architecture
+from learngene_zoo.families.timm_config import find_architecture
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.method.sizes import Target
 from learngene_zoo.pretrained.ancestry import Ancestry
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe, with_settings
 from learngene_zoo.tasks.task import Attribute, Samples
-from learngene_zoo.testing import tiny_ancestry, tiny_task
+from learngene_zoo.testing import make_tiny_ancestry, make_tiny_task
 from learngene_zoo.training import distillation
-from learngene_zoo.training.distillation import teacher_for
+from learngene_zoo.training.distillation import train_teacher
 from lgzoo_pool.details import read_details
 from lgzoo_pool.modules.network import build_network, select_prefix
 from lgzoo_pool.modules.objectives import compute_stitch_weight
@@ -40,14 +40,14 @@ SMOKE = POOL.presets["smoke"]
 def make_ancestry(**sizes: Any) -> Ancestry:
     """Return an ancestry model whose head is the tiny task's, so that it is not fine-tuned."""
     shape = {"classes": 3, **sizes}
-    return replace(tiny_ancestry(**shape), class_names=tiny_task().class_names)
+    return replace(make_tiny_ancestry(**shape), class_names=make_tiny_task().class_names)
 
 
 def extract_pool(
     run: Run | None = None, ancestry: Ancestry | None = None, **settings: Any
 ) -> Learngene:
     ancestry = ancestry or make_ancestry()
-    learngene = with_settings(SMOKE, settings)([ancestry], [tiny_task()], run or Run(seed=1))
+    learngene = with_settings(SMOKE, settings)([ancestry], [make_tiny_task()], run or Run(seed=1))
     return learngene.with_config(method="pool", ancestries=(ancestry.record,))
 
 
@@ -117,10 +117,10 @@ def _matrices(found: Learngene, **settings: Any) -> torch.Tensor:
     chosen, ancestry, task, run = (
         with_settings(SMOKE, settings).settings,
         make_ancestry(),
-        tiny_task(),
+        make_tiny_task(),
         Run(seed=1),
     )
-    teacher, _ = teacher_for(ancestry, task, chosen.teaching, run)
+    teacher, _ = train_teacher(ancestry, task, chosen.teaching, run)
     spec = chosen.derive_auxiliaries(ancestry.spec)[0].with_(classes=3)
     images = PoolImages(task=task, input_format=ancestry.input_format, seed=run.seed)
     state, _ = distil(chosen.derive_auxiliary_settings()[0], spec, teacher, images, run.part("low"))
@@ -147,12 +147,14 @@ def test_with_alpha_one_the_ancestry_is_never_used(monkeypatch: pytest.MonkeyPat
     def used(*_: Any, **__: Any) -> Any:
         raise AssertionError("the ancestry was used")
 
-    monkeypatch.setattr(distillation, "teacher_for", used)
+    monkeypatch.setattr(distillation, "train_teacher", used)
     monkeypatch.setattr(distillation, "Teacher", used)
     settings = {"alpha": 1.0, "stitch": "ls", "low_levels": 3}
     result = extract_pool(**settings)
-    other = tiny_ancestry(9, classes=3)
-    again = extract_pool(ancestry=replace(other, class_names=tiny_task().class_names), **settings)
+    other = make_tiny_ancestry(9, classes=3)
+    again = extract_pool(
+        ancestry=replace(other, class_names=make_tiny_task().class_names), **settings
+    )
     assert same(result.state, again.state), "the ancestry's weights made a difference"
     assert "teacher" not in result.config.metrics
 
@@ -165,7 +167,10 @@ def test_the_ancestry_makes_a_difference_and_guidance_too(pool: Learngene) -> No
 
 
 def test_an_ancestry_of_another_task_is_fine_tuned_first() -> None:
-    assert extract_pool(ancestry=tiny_ancestry()).config.metrics["teacher"]["training_images"] == 32
+    assert (
+        extract_pool(ancestry=make_tiny_ancestry()).config.metrics["teacher"]["training_images"]
+        == 32
+    )
 
 
 class Described:
@@ -183,7 +188,7 @@ class Described:
 
 
 def test_attributes_are_learnt_beside_the_class_in_every_part(tmp_path: Path) -> None:
-    plain = tiny_task()
+    plain = make_tiny_task()
     task = replace(
         plain,
         attributes=(Attribute("light"),),
@@ -284,7 +289,7 @@ def test_paths_that_the_pool_does_not_have(
     assert not list(tmp_path.iterdir())
 
 
-DEIT = architecture("deit_base_patch16_224")
+DEIT = find_architecture("deit_base_patch16_224")
 MINI = ViTSpec(layers=12, width=96, heads=3, image_size=32, patch_size=8)
 
 
@@ -342,7 +347,7 @@ def test_an_ancestry_with_fewer_blocks_than_levels(tmp_path: Path) -> None:
     with pytest.raises(
         WrongCall, match="low_levels is 3, but the ancestry model has only 2 blocks"
     ):
-        _extract(tmp_path, tiny_ancestry(layers=2), blocks=3, low_levels=3)
+        _extract(tmp_path, make_tiny_ancestry(layers=2), blocks=3, low_levels=3)
     assert not list(tmp_path.iterdir())
 
 
@@ -353,7 +358,7 @@ def _extract(place: Path, ancestry: Ancestry, **settings: Any) -> Learngene:
         )
         patch.setattr("learngene_zoo.lifecycle.learngenes.check_source", lambda source: None)
         patch.setattr(
-            "learngene_zoo.lifecycle.learngenes.open_task", lambda reference, **_: tiny_task()
+            "learngene_zoo.lifecycle.learngenes.open_task", lambda reference, **_: make_tiny_task()
         )
         extractor = with_settings(SMOKE, settings)
         return lifecycle.extract(

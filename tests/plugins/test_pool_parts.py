@@ -16,19 +16,19 @@ from learngene_zoo.artifacts.descendant import Descendant, assemble
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.method.contract import Extractor
 from learngene_zoo.pretrained.ancestry import Ancestry
-from learngene_zoo.runs.cache import Part, key_of
+from learngene_zoo.runs.cache import Part, compute_key
 from learngene_zoo.runs.run import Run
-from learngene_zoo.settings import Setting, settings_of, with_settings
-from learngene_zoo.testing import tiny_ancestry, tiny_task
+from learngene_zoo.settings import Setting, list_settings, with_settings
+from learngene_zoo.testing import make_tiny_ancestry, make_tiny_task
 from lgzoo_pool.pool import POOL
 from lgzoo_pool.snnet import SNNET
 
-TASK = tiny_task(classes=5)  # not the ancestry's, so that the teacher is a part, too
+TASK = make_tiny_task(classes=5)  # not the ancestry's, so that the teacher is a part, too
 
 
 @dataclass(frozen=True)
 class Call:
-    """One call of `once`."""
+    """One call of `compute_once`."""
 
     name: str
     settings: Any
@@ -37,7 +37,7 @@ class Call:
 
 
 class Recorder:
-    """In the place of `once`: notes what it is called with, and computes nothing."""
+    """In the place of `compute_once`: notes what it is called with, and computes nothing."""
 
     def __init__(self) -> None:
         self.calls: dict[str, Call] = {}
@@ -50,7 +50,7 @@ class Recorder:
         settings: Any,
         inputs: Sequence[Any] = (),
     ) -> Part:
-        key = key_of(name, settings, inputs, run.seed)
+        key = compute_key(name, settings, inputs, run.seed)
         self.calls[run.name] = Call(name, settings, inputs, key)
         start = next((item for item in inputs if isinstance(item, Descendant)), None)
         return Part(start.state if start is not None else {}, {}, key)
@@ -60,7 +60,7 @@ class Recorder:
 def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     result = Recorder()
     for module in ("lgzoo_pool.pool", "lgzoo_pool.snnet", "learngene_zoo.training.distillation"):
-        monkeypatch.setattr(f"{module}.once", result)
+        monkeypatch.setattr(f"{module}.compute_once", result)
     return result
 
 
@@ -68,7 +68,7 @@ def extraction(name: str) -> tuple[Extractor, list[Ancestry]]:
     if name == "snnet":
         return SNNET.presets["smoke"], anchors((2, 2, 4))
     return with_settings(POOL.presets["smoke"], {"blocks": 4, "guidance": "soft"}), [
-        tiny_ancestry(layers=4, width=64, heads=4)
+        make_tiny_ancestry(layers=4, width=64, heads=4)
     ]
 
 
@@ -106,7 +106,7 @@ def test_every_setting_changes_the_key_of_a_part(
         }[name]
     )
     without_effect = []
-    for setting in settings_of(extractor):
+    for setting in list_settings(extractor):
         recorder.calls.clear()
         other = with_settings(
             extractor, {setting.name: named.get(setting.name, change_setting(setting))}
@@ -141,7 +141,7 @@ def test_every_field_of_a_parts_settings_is_in_its_key(name: str, recorder: Reco
     extractor(ancestries, [TASK], Run(seed=1))
     for call in recorder.calls.values():
         results = [
-            key_of(call.name, other, call.inputs, 0)
+            compute_key(call.name, other, call.inputs, 0)
             for other in (call.settings, *variants(call.settings))
         ]
         assert len(set(results)) == len(results) > 1
@@ -171,5 +171,7 @@ def test_what_a_part_does_not_use_is_not_in_its_key(recorder: Recorder) -> None:
     assert set(parts(**alone)) == {"low", "high", "tuning"}
     assert parts(**alone) == parts(**alone, tau=3.0, guidance_share=0.1, teaching_epochs=7)
     before = parts(**alone)
-    ancestries = [replace(ancestries[0], state=tiny_ancestry(9, layers=4, width=64, heads=4).state)]
+    ancestries = [
+        replace(ancestries[0], state=make_tiny_ancestry(9, layers=4, width=64, heads=4).state)
+    ]
     assert parts(**alone) == before, "the ancestry's weights are not used"

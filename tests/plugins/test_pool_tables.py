@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from learngene_zoo.families.timm_config import architecture
+from learngene_zoo.families.timm_config import find_architecture
 from lgzoo_pool.pool import PoolExpander, PoolExtractor
 from lgzoo_pool.settings import PoolSettings
 
@@ -50,7 +50,7 @@ def rows(text: str) -> list[tuple[int, ...]]:
 
 
 def family(blocks: int) -> dict[tuple[int, int], tuple[int, int]]:
-    ancestry = architecture(DEIT)
+    ancestry = find_architecture(DEIT)
     assert ancestry is not None
     members = PoolExpander().family(
         PoolExtractor(settings=PoolSettings(blocks=blocks)).outline([ancestry])

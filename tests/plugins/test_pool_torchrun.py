@@ -22,7 +22,7 @@ from learngene_zoo.storage import write_tensors
 from learngene_zoo.runs.run import is_first, join
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import with_settings
-from learngene_zoo.testing import tiny_ancestry, tiny_task
+from learngene_zoo.testing import make_tiny_ancestry, make_tiny_task
 from learngene_zoo.training.distillation import Teacher
 from lgzoo_pool.pool import POOL
 
@@ -38,9 +38,9 @@ def counted(self, batch):
 
 Teacher.__call__ = counted
 join("cpu")
-ancestry = replace(tiny_ancestry(classes=3), class_names=tiny_task().class_names)
+ancestry = replace(make_tiny_ancestry(classes=3), class_names=make_tiny_task().class_names)
 settings = {"epochs": 2, "tuning_epochs": 2}
-made = with_settings(POOL.presets["smoke"], settings)([ancestry], [tiny_task()], Run(seed=1, folder=out / "run"))
+made = with_settings(POOL.presets["smoke"], settings)([ancestry], [make_tiny_task()], Run(seed=1, folder=out / "run"))
 if is_first():
     write_tensors(out / "pool.safetensors", made.state)
 print(f"images {sum(seen)}", flush=True)

@@ -10,16 +10,16 @@ from pruning_toy import SETTINGS, SPEC, sample_toy_pictures
 
 import learngene_zoo as lg
 from learngene_zoo.bench.grid.cell import Arm, Cell
-from learngene_zoo.bench.running.trial import size_of
+from learngene_zoo.bench.running.trial import find_size
 from learngene_zoo.errors import BadFile, WrongCall
-from learngene_zoo.families.family import cost, load_family
-from learngene_zoo.families.tensors import model_of
-from learngene_zoo.lifecycle.comparison import flop_counter
+from learngene_zoo.families.family import count_cost, load_family
+from learngene_zoo.families.tensors import build_model
+from learngene_zoo.lifecycle.comparison import make_flop_counter
 from learngene_zoo.method.sizes import Target
 from learngene_zoo.pretrained.ancestry import Ancestry
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
-from learngene_zoo.testing import check_method, tiny_ancestry, tiny_task
+from learngene_zoo.testing import check_method, make_tiny_ancestry, make_tiny_task
 from learngene_zoo.testing.expansion import check_family, check_members
 from lgzoo_closed_form.calibration import Calibration
 from lgzoo_closed_form.modules.importance import Criterion
@@ -34,20 +34,20 @@ def test_contract() -> None:
 
 @pytest.fixture(scope="module")
 def learngene() -> lg.Learngene:
-    return extract_toy(tiny_ancestry(spec=SPEC), "energy")
+    return extract_toy(make_tiny_ancestry(spec=SPEC), "energy")
 
 
 def extract_toy(ancestry: Ancestry, criterion: Criterion) -> lg.Learngene:
     """Extract a learngene of an ancestry model."""
     extractor = PruningExtractor(each=Scoring(criterion=criterion, calibration=SETTINGS))
-    learngene = extractor([ancestry], [tiny_task()], Run(seed=1))
+    learngene = extractor([ancestry], [make_tiny_task()], Run(seed=1))
     return learngene.with_config(method="pruning", ancestries=(ancestry.record,))
 
 
 @pytest.fixture(autouse=True)
 def tiny_in_the_catalogue(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "learngene_zoo.tasks.catalogue._open_named", lambda name, offline: tiny_task(name)
+        "learngene_zoo.tasks.catalogue._open_named", lambda name, offline: make_tiny_task(name)
     )
 
 
@@ -106,12 +106,12 @@ def test_cost_is_that_of_the_built_model(
     model = descendant.model().eval()
     for block in model.blocks:
         block.attn.fused_attn = False  # the counter sees its two products
-    with flop_counter() as counter, torch.no_grad():
+    with make_flop_counter() as counter, torch.no_grad():
         model(torch.zeros(1, 3, 16, 16))
     assert descendant.spec.layers == 4
     norms = 5 * descendant.spec.tokens * 9 * 48
-    assert cost(descendant.spec).flops == counter.get_total_flops() // 2 + norms
-    assert cost(descendant.spec).params == sum(
+    assert count_cost(descendant.spec).flops == counter.get_total_flops() // 2 + norms
+    assert count_cost(descendant.spec).params == sum(
         parameter.numel() for parameter in model.parameters()
     )
     counts = descendant.provenance["kept"]
@@ -137,7 +137,7 @@ def test_the_best_are_kept_of_each_block(learngene: lg.Learngene) -> None:
 
 def measure_error(learngene: lg.Learngene, expander: PruningExpander) -> float:
     """Return the squared error of the features, on the images of the extraction."""
-    full = model_of(
+    full = build_model(
         SPEC.with_(classes=0),
         {n: learngene.state[n] for n in learngene.state if "importance" not in n},
     )
@@ -163,10 +163,10 @@ def test_compensation_comes_nearer_to_the_ancestry_model(
 
 @pytest.mark.parametrize("expander", [PruningExpander(), PruningExpander(ranking="global")])
 def test_a_budget_is_kept(learngene: lg.Learngene, expander: PruningExpander) -> None:
-    full = cost(SPEC)
+    full = count_cost(SPEC)
     for share in (0.4, 0.6, 0.8):
         descendant = lg.expand(learngene, expander=expander, max_flops=int(share * full.flops))
-        assert 0.7 * share * full.flops < cost(descendant.spec).flops <= share * full.flops
+        assert 0.7 * share * full.flops < count_cost(descendant.spec).flops <= share * full.flops
 
 
 @pytest.mark.parametrize(
@@ -274,11 +274,11 @@ def test_elastic_refuses_learned_frequencies_before_it_measures_anything() -> No
 def test_other_blocks_are_pruned(changes: dict[str, object]) -> None:
     spec = SPEC.with_(**changes)
     for criterion in ("energy", "magnitude"):
-        learngene = extract_toy(tiny_ancestry(spec=spec), criterion)  # type: ignore[arg-type]
+        learngene = extract_toy(make_tiny_ancestry(spec=spec), criterion)  # type: ignore[arg-type]
         for expander in (PruningExpander(keep=0.5), PruningExpander(ranking="global", keep=0.5)):
             small = lg.expand(learngene, expander=expander)
             assert small.model()(torch.zeros(1, 3, 16, 16)).isfinite().all()
-            assert cost(small.spec).params < 0.75 * cost(spec).params
+            assert count_cost(small.spec).params < 0.75 * count_cost(spec).params
 
 
 def test_without_stored_weights_the_ancestry_model_is_opened_again() -> None:
@@ -307,12 +307,12 @@ def test_a_cell_may_name_heads_and_the_ratio_of_the_mlp() -> None:
         seed=0,
         recipe=Recipe(epochs=0),
     )
-    learngene = extract_toy(tiny_ancestry(spec=SPEC), "energy")
-    target, expander = size_of(cell, learngene.config, tiny_task().classes)
+    learngene = extract_toy(make_tiny_ancestry(spec=SPEC), "energy")
+    target, expander = find_size(cell, learngene.config, make_tiny_task().classes)
     assert (target.heads, target.mlp_ratio, target.width) == (1, 0.5, SPEC.width)
     assert expander == PRUNING.expander
     smaller, full = (
-        size_of(replace(cell, size=size), learngene.config, tiny_task().classes)[0]
+        find_size(replace(cell, size=size), learngene.config, make_tiny_task().classes)[0]
         for size in ({"heads": 1}, {})
     )
     assert (smaller.heads, smaller.mlp_ratio) == (1, SPEC.mlp_ratio)

@@ -13,10 +13,10 @@ import learngene_zoo as lg
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.family import load_family
 from learngene_zoo.families.spec import PictureSpec
-from learngene_zoo.families.tensors import initial, model_of
+from learngene_zoo.families.tensors import build_model, initialise
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.runs.run import Run
-from learngene_zoo.testing import tiny_ancestry, tiny_task
+from learngene_zoo.testing import make_tiny_ancestry, make_tiny_task
 from lgzoo_closed_form.modules.cutting import (
     Absorption,
     Selection,
@@ -45,14 +45,14 @@ FULL = Selection([list(range(3))] * 4, [list(range(SPEC.hidden))] * 4)
 @pytest.fixture(autouse=True)
 def tiny_in_the_catalogue(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "learngene_zoo.tasks.catalogue._open_named", lambda name, offline: tiny_task(name)
+        "learngene_zoo.tasks.catalogue._open_named", lambda name, offline: make_tiny_task(name)
     )
 
 
 def extract_toy(spec: PictureSpec) -> lg.Learngene:
-    ancestry = tiny_ancestry(spec=spec)
+    ancestry = make_tiny_ancestry(spec=spec)
     extractor = PruningExtractor(each=Scoring(calibration=SETTINGS))
-    learngene = extractor([ancestry], [tiny_task()], Run(seed=1))
+    learngene = extractor([ancestry], [make_tiny_task()], Run(seed=1))
     return learngene.with_config(method="pruning", ancestries=(ancestry.record,))
 
 
@@ -156,13 +156,13 @@ def test_channels_without_energy_are_left_out() -> None:
 @pytest.mark.parametrize("changes", [{}, {"qkv_bias": False, "layer_scale": 0.1}])
 def test_with_all_channels_the_function_stays(changes: dict[str, Any]) -> None:
     spec = SPEC.with_(classes=0, **changes)
-    state = initial(spec, 0, "fan_in")
-    model = model_of(spec, state).eval()
+    state = initialise(spec, 0, "fan_in")
+    model = build_model(spec, state).eval()
     absorption = Absorption(1e-9, "mean", spec.head_width)
     parts = compensate_model(model, state, spec, FULL, sample_toy_pictures(spec), absorption)
     images = draw_images(8, 0)
     with torch.no_grad():
-        difference = model_of(spec, parts).eval()(images) - model(images)
+        difference = build_model(spec, parts).eval()(images) - model(images)
     assert any(not torch.equal(parts[name], state[name]) for name in parts)
     assert difference.abs().max() < 1e-3
 
@@ -170,7 +170,7 @@ def test_with_all_channels_the_function_stays(changes: dict[str, Any]) -> None:
 def test_narrower_heads_follow_what_the_layer_scale_leaves_of_their_updates() -> None:
     """A layer scale that is multiplied into the projections instead gives the same function."""
     spec = SPEC.with_(classes=0, layer_scale=1.0)
-    scaled, folded = dict(initial(spec, 0, "fan_in")), dict(initial(spec, 0, "fan_in"))
+    scaled, folded = dict(initialise(spec, 0, "fan_in")), dict(initialise(spec, 0, "fan_in"))
     gamma = torch.logspace(-2, 1, spec.width)
     for number in range(spec.layers):
         scaled[f"blocks.{number}.ls1.gamma"] = gamma
@@ -181,17 +181,17 @@ def test_narrower_heads_follow_what_the_layer_scale_leaves_of_their_updates() ->
     absorption, pictures = Absorption(1e-3, "mean", 8), sample_toy_pictures(spec)
     outputs = []
     for state in (scaled, folded):
-        model = model_of(spec, state).eval()
+        model = build_model(spec, state).eval()
         parts = compensate_model(model, state, spec, FULL, pictures, absorption)
         with torch.no_grad():
-            outputs.append(model_of(small, parts).eval().forward_features(images))
+            outputs.append(build_model(small, parts).eval().forward_features(images))
     torch.testing.assert_close(outputs[0], outputs[1], rtol=1e-3, atol=1e-3)
 
 
 def test_narrower_heads_keep_more_than_the_first_channels() -> None:
     spec = SPEC.with_(classes=0)
-    state = dict(initial(spec, 0, "fan_in"))
-    model, images = model_of(spec, state).eval(), draw_images(64, 1)
+    state = dict(initialise(spec, 0, "fan_in"))
+    model, images = build_model(spec, state).eval(), draw_images(64, 1)
     small = derive_even_spec(spec, 3, spec.mlp_ratio, 8)
     assert (small.heads, small.attention_width, small.head_width) == (3, 24, 8)
     tokens = torch.arange(spec.tokens).expand(100, -1)
@@ -210,7 +210,9 @@ def test_narrower_heads_keep_more_than_the_first_channels() -> None:
     with torch.no_grad():
         full = model.forward_features(images)
         errors = [
-            float((model_of(small, parts).eval().forward_features(images) - full).square().mean())
+            float(
+                (build_model(small, parts).eval().forward_features(images) - full).square().mean()
+            )
             for parts in (solved, first)
         ]
     assert errors[0] < 0.5 * errors[1]
@@ -226,7 +228,7 @@ def test_an_expansion_narrows_the_heads() -> None:
         expander = PruningExpander(**settings)
         descendant = lg.expand(learngene, expander=expander)
         assert {part.head_width for part in descendant.spec.segments} == {expander.head_dim}
-        assert descendant.provenance["calibration"] == tiny_task().name
+        assert descendant.provenance["calibration"] == make_tiny_task().name
         assert descendant.model()(torch.zeros(1, 3, 16, 16)).isfinite().all()
     unchanged = lg.expand(learngene, expander=PruningExpander(head_dim=16))
     assert unchanged.spec == SPEC
@@ -276,7 +278,7 @@ def test_narrower_heads_need_images() -> None:
 
 
 def test_queries_and_keys_are_recorded_if_asked_for() -> None:
-    model = model_of(SPEC, initial(SPEC, 0)).eval()
+    model = build_model(SPEC, initialise(SPEC, 0)).eval()
     pictures = sample_toy_pictures(SPEC)
     for reads_qkv in (False, True):
         recording = next(record_blocks(model, pictures, reads_qkv=reads_qkv))
@@ -289,10 +291,10 @@ def test_queries_and_keys_are_recorded_if_asked_for() -> None:
 
 
 def test_scores_of_one_group_have_mean_one_over_all_blocks() -> None:
-    ancestry = tiny_ancestry(spec=SPEC)
+    ancestry = make_tiny_ancestry(spec=SPEC)
     learngenes = [
         PruningExtractor(each=Scoring(calibration=SETTINGS, group=group))(
-            [ancestry], [tiny_task()], Run(seed=1)
+            [ancestry], [make_tiny_task()], Run(seed=1)
         )
         for group in ("block", "model")
     ]

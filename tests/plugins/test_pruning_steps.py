@@ -10,8 +10,8 @@ from torch import nn
 
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.forward import observe_input
-from learngene_zoo.families.tensors import model_of
-from learngene_zoo.testing import tiny_ancestry
+from learngene_zoo.families.tensors import build_model
+from learngene_zoo.testing import make_tiny_ancestry
 from lgzoo_closed_form.modules.cutting import (
     Absorption,
     Selection,
@@ -60,7 +60,7 @@ def record_rows(model: nn.Module, layer: nn.Module, pictures: Pictures) -> torch
 
 
 def test_magnitudes_by_number() -> None:
-    ancestry = tiny_ancestry(spec=SPEC)
+    ancestry = make_tiny_ancestry(spec=SPEC)
     heads, hidden = measure_importances("magnitude", ancestry, sample_toy_pictures(SPEC))
     wide, squares = (
         SPEC.head_width,
@@ -83,10 +83,10 @@ def test_magnitudes_by_number() -> None:
 
 def test_slopes_are_those_of_the_loss() -> None:
     """Of two hidden neurons, by differences of the loss in every weight."""
-    ancestry, neurons = tiny_ancestry(spec=SPEC), (3, 40)
+    ancestry, neurons = make_tiny_ancestry(spec=SPEC), (3, 40)
     pictures = replace(sample_toy_pictures(SPEC), images=sample_toy_pictures(SPEC).images[:8])
     _, hidden = measure_importances("taylor", ancestry, pictures)
-    model = model_of(SPEC, ancestry.state).double()
+    model = build_model(SPEC, ancestry.state).double()
     images, mlp = pictures.images.double(), model.blocks[1].mlp
     with torch.no_grad():
         labels = model(images).argmax(dim=1)
@@ -113,13 +113,13 @@ def test_slopes_are_those_of_the_loss() -> None:
 @pytest.mark.parametrize("layer_scale", [None, 0.1])
 def test_energies_are_the_variance_of_what_is_added(layer_scale: float | None) -> None:
     spec = SPEC.with_(layer_scale=layer_scale)
-    ancestry, pictures = tiny_ancestry(spec=spec), sample_toy_pictures(spec)
+    ancestry, pictures = make_tiny_ancestry(spec=spec), sample_toy_pictures(spec)
     state = dict(ancestry.state)
     for name in [name for name in state if name.endswith(".gamma")]:
         state[name] = torch.logspace(-2, 1, spec.width)
     ancestry = replace(ancestry, state=state)
     heads, hidden = measure_importances("energy", ancestry, pictures)
-    model = model_of(spec, ancestry.state)
+    model = build_model(spec, ancestry.state)
     block = model.blocks[2]
     outputs, neurons = (
         record_rows(model, layer, pictures) for layer in (block.attn.proj, block.mlp.fc2)
@@ -148,7 +148,7 @@ def test_energies_are_the_variance_of_what_is_added(layer_scale: float | None) -
 def test_a_model_without_classes_has_no_loss() -> None:
     spec = SPEC.with_(classes=0)
     with pytest.raises(WrongCall, match="criterion taylor needs an ancestry model with classes"):
-        measure_importances("taylor", tiny_ancestry(spec=spec), sample_toy_pictures(spec))
+        measure_importances("taylor", make_tiny_ancestry(spec=spec), sample_toy_pictures(spec))
 
 
 # The ranking through all blocks.
@@ -196,7 +196,10 @@ def test_neighbours_of_one_size_are_one_segment() -> None:
 
 
 def test_every_block_is_recorded_a_few_images_at_a_time() -> None:
-    pictures, model = sample_toy_pictures(SPEC), model_of(SPEC, tiny_ancestry(spec=SPEC).state)
+    pictures, model = (
+        sample_toy_pictures(SPEC),
+        build_model(SPEC, make_tiny_ancestry(spec=SPEC).state),
+    )
     parts = list(record_blocks(model, pictures))
     assert [part.block for part in parts] == [
         0,
@@ -248,9 +251,9 @@ def test_a_layer_without_a_bias_is_made_up_for_by_least_squares() -> None:
 
 def test_a_model_without_biases_is_made_up_for_by_least_squares() -> None:
     spec = SPEC.with_(proj_bias=False)
-    ancestry, pictures = tiny_ancestry(spec=spec), sample_toy_pictures(spec)
+    ancestry, pictures = make_tiny_ancestry(spec=spec), sample_toy_pictures(spec)
     model, selection = (
-        model_of(spec, ancestry.state),
+        build_model(spec, ancestry.state),
         Selection([[0, 1]] * 4, [list(range(100))] * 4),
     )
     parts = compensate_model(model, ancestry.state, spec, selection, pictures, Absorption(0.0))
@@ -264,8 +267,8 @@ def test_a_model_without_biases_is_made_up_for_by_least_squares() -> None:
 
 @pytest.mark.parametrize("rho", [0.0, 1e-3, 1.0, 1e6])
 def test_the_error_never_rises(rho: float) -> None:
-    ancestry, pictures = tiny_ancestry(spec=SPEC), sample_toy_pictures(SPEC)
-    model = model_of(SPEC, ancestry.state)
+    ancestry, pictures = make_tiny_ancestry(spec=SPEC), sample_toy_pictures(SPEC)
+    model = build_model(SPEC, ancestry.state)
     for block in model.blocks:
         for layer in (block.attn.proj, block.mlp.fc2):
             inputs = record_rows(model, layer, pictures)
@@ -293,7 +296,7 @@ def test_the_constant_part_is_not_missed_whatever_the_ridge() -> None:
 
 def test_copies_of_heads_and_neurons_are_not_missed() -> None:
     """Head 2 is a copy of head 0, and neurons 10 to 19 are copies of neurons 0 to 9."""
-    ancestry, pictures = tiny_ancestry(spec=SPEC), sample_toy_pictures(SPEC)
+    ancestry, pictures = make_tiny_ancestry(spec=SPEC), sample_toy_pictures(SPEC)
     state = {name: ancestry.state[name].clone() for name in ancestry.state}
     for block in range(SPEC.layers):
         for part in ("weight", "bias"):
@@ -303,13 +306,13 @@ def test_copies_of_heads_and_neurons_are_not_missed() -> None:
                 f"blocks.{block}.mlp.fc1.{part}"
             ][:10]
     selection = Selection([[0, 1]] * 4, [[*range(10), *range(20, 192)]] * 4)
-    full, spec = model_of(SPEC, state), derive_uneven_spec(SPEC, Counts((2,) * 4, (182,) * 4))
+    full, spec = build_model(SPEC, state), derive_uneven_spec(SPEC, Counts((2,) * 4, (182,) * 4))
     with torch.no_grad():
         target = full(pictures.images)
-        with_it = model_of(
+        with_it = build_model(
             spec, compensate_model(full, state, SPEC, selection, pictures, Absorption(1e-10))
         )(pictures.images)
-        without = model_of(spec, cut_model(state, SPEC, selection))(pictures.images)
+        without = build_model(spec, cut_model(state, SPEC, selection))(pictures.images)
     torch.testing.assert_close(with_it, target, atol=1e-4, rtol=0)
     assert (without - target).abs().max() > 0.1
 

@@ -13,15 +13,15 @@ import torch
 import learngene_zoo as lg
 from learngene_zoo.artifacts.descendant import load_descendant
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.families.family import family_of, host, load_family, table_of
+from learngene_zoo.families.family import get_family, get_table, load_family, load_host
 from learngene_zoo.families.forward import compute_pooled, compute_tokens
 from learngene_zoo.families.spec import TextSpec
-from learngene_zoo.families.tensors import model_of
+from learngene_zoo.families.tensors import build_model
 from learngene_zoo.pretrained.ancestry import Ancestry
 from learngene_zoo.runs.run import Run
 from learngene_zoo.storage import StateDict
 from learngene_zoo.tasks import catalogue
-from learngene_zoo.testing import tiny_ancestry, tiny_task
+from learngene_zoo.testing import make_tiny_ancestry, make_tiny_task
 from lgzoo_closed_form.calibration import sample_pictures
 from lgzoo_closed_form.elastic import ELASTIC, ElasticExpander, ElasticExtractor
 from lgzoo_closed_form.modules.curvature import draw_spans, extract_features, measure_curvatures
@@ -31,7 +31,7 @@ from lgzoo_closed_form.pruning import PRUNING, PruningExpander, Scoring
 pytest.importorskip("transformers")
 
 SPECS: dict[str, Any] = {name: load_family(name).examples[0] for name in ("gpt2", "bert")}
-TASK = tiny_task("texts", image_size=0)
+TASK = make_tiny_task("texts", image_size=0)
 METHODS: dict[str, Any] = {"pruning": PRUNING, "elastic": ELASTIC}
 each_family = pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
 each_method = pytest.mark.parametrize("method", METHODS)
@@ -45,7 +45,7 @@ def texts_in_the_catalogue(monkeypatch: pytest.MonkeyPatch) -> None:
 @cache
 def perturb(spec: TextSpec) -> Ancestry:
     """Return random tensors, so that no gain is 1 and no shift 0."""
-    generator, plain = torch.Generator().manual_seed(0), tiny_ancestry(spec=spec)
+    generator, plain = torch.Generator().manual_seed(0), make_tiny_ancestry(spec=spec)
     for tensor in plain.state.values():
         tensor += 0.1 * torch.randn(tensor.shape, generator=generator)
     return plain
@@ -77,7 +77,7 @@ def compare_texts(ancestry: Ancestry, small: lg.Descendant) -> float:
 
 def name_layers(spec: TextSpec, block: int) -> tuple[Any, Any, Any]:
     """Return the names of reader, writer and the rows of the table of a block's MLP."""
-    table = table_of(spec)
+    table = get_table(spec)
     mlp = table.branches(spec)[1]
     return (*(table.block_name(block, name) for name in (mlp.readers[0], mlp.writer)), table)
 
@@ -161,7 +161,7 @@ def test_a_block_without_influence_is_removed_first(spec: TextSpec) -> None:
     """The second block adds nothing, and the norms of a BERT find normalised streams."""
     plain = perturb(spec)
     ancestry = replace(plain, state={name: plain.state[name].clone() for name in plain.state})
-    table = table_of(spec)
+    table = get_table(spec)
     for name, kind in ((name, table.find(name)) for name in ancestry.state):
         assert kind is not None
         is_writer = any(
@@ -187,7 +187,7 @@ def test_a_block_without_influence_is_removed_first(spec: TextSpec) -> None:
 def test_transformers_opens_a_pruned_folder(spec: TextSpec, method: str, tmp_path: Path) -> None:
     learngene = extract_once(method, spec.family)
     small = lg.expand(learngene, layers=2, mlp_ratio=1.3, classes=2, out=tmp_path / "small")
-    model: Any = host(family_of(small.spec)).open_folder(tmp_path / "small", small.spec)
+    model: Any = load_host(get_family(small.spec)).open_folder(tmp_path / "small", small.spec)
     assert model.config.num_hidden_layers == 2
     words = sample_words(perturb(spec)).images[:3]
     mask = (words != spec.pad_token).long()
@@ -212,7 +212,7 @@ def test_magnitudes_and_energies_by_number(spec: TextSpec) -> None:
     _, hidden = measure_importances("magnitude", ancestry, pictures)
     expected = written.square().sum(dim=1) + columns.square().sum(dim=0)
     torch.testing.assert_close(hidden[1], expected / expected.mean())
-    model = model_of(spec, state)
+    model = build_model(spec, state)
     rows: list[torch.Tensor] = []
     layer = model.get_submodule(writer)
     handle = layer.register_forward_pre_hook(lambda _, inputs: rows.append(inputs[0]))
@@ -229,7 +229,7 @@ def test_magnitudes_and_energies_by_number(spec: TextSpec) -> None:
 @each_family
 def test_curvature_is_the_mean_of_squares_over_texts(spec: TextSpec) -> None:
     ancestry = perturb(spec)
-    model, words = model_of(spec, ancestry.state), sample_words(ancestry).images[:2]
+    model, words = build_model(spec, ancestry.state), sample_words(ancestry).images[:2]
     _, hidden = measure_curvatures(model, spec, words, num_small=2, seed=9)
     sums = []
     for block in range(spec.layers):

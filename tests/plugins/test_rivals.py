@@ -10,15 +10,15 @@ import torch
 
 import learngene_zoo as lg
 from learngene_zoo.errors import BadFile, WrongCall
-from learngene_zoo.families.family import load_family, table_of
+from learngene_zoo.families.family import get_table, load_family
 from learngene_zoo.families.spec import Spec
-from learngene_zoo.families.tensors import model_of, shapes
+from learngene_zoo.families.tensors import build_model, get_shapes
 from learngene_zoo.method.contract import METHODS
 from learngene_zoo.pretrained.ancestry import Ancestry
 from learngene_zoo.runs.run import Run
 from learngene_zoo.storage import StateDict
 from learngene_zoo.tasks.loader import Loader
-from learngene_zoo.testing import tiny_ancestry, tiny_task
+from learngene_zoo.testing import make_tiny_ancestry, make_tiny_task
 from lgzoo_baselines.blocks.block_choice import (
     BlockChoiceExtractor,
     choose_evenly,
@@ -52,7 +52,7 @@ SPECS = [pytest.param(VIT, id="vit"), pytest.param(EVA, id="eva")]
 
 def perturb(spec: Spec) -> Ancestry:
     """Random numbers everywhere, so that no gain is 1 and no shift 0."""
-    generator, plain = torch.Generator().manual_seed(0), tiny_ancestry(spec=spec)
+    generator, plain = torch.Generator().manual_seed(0), make_tiny_ancestry(spec=spec)
     noisy = {
         name: value + 0.1 * torch.randn(value.shape, generator=generator)
         for name, value in plain.state.items()
@@ -63,7 +63,7 @@ def perturb(spec: Spec) -> Ancestry:
 def extract(name: str, ancestry: Ancestry, **settings: Any) -> lg.Learngene:
     method = METHODS.load(name)
     extractor = replace(method.presets["smoke"], **settings)
-    learngene = extractor([ancestry], [tiny_task()] if method.tasks == "one" else [], Run())
+    learngene = extractor([ancestry], [make_tiny_task()] if method.tasks == "one" else [], Run())
     return learngene.with_config(method=name, ancestries=(ancestry.record,))
 
 
@@ -100,7 +100,7 @@ def test_every_depth_has_blocks_in_their_order_and_the_full_depth_all(name: str)
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("name", [*sorted(CHOICES), "stacked"])
 def test_the_blocks_are_the_ancestry_models(name: str, spec: Spec) -> None:
-    ancestry, table = perturb(spec), table_of(spec)
+    ancestry, table = perturb(spec), get_table(spec)
     learngene = extract(name, ancestry)
     small = lg.expand(learngene, layers=2, classes=5)
     places = small.provenance["blocks"]
@@ -197,7 +197,7 @@ def test_it_is_the_authors_function(spec: Spec, sizes: tuple[int, int, int]) -> 
     small = lg.expand(
         extract("weight_selection", ancestry), layers=layers, width=width, heads=heads, classes=5
     )
-    for name, shape in shapes(small.spec).items():
+    for name, shape in get_shapes(small.spec).items():
         if "head." in name:
             assert name not in small.inherited
         elif name == "rope.freqs":
@@ -254,7 +254,7 @@ def outputs(spec: Spec, state: StateDict) -> torch.Tensor:
         2, 3, spec.image_size, spec.image_size, generator=torch.Generator().manual_seed(1)
     )
     with torch.no_grad():
-        answer: torch.Tensor = model_of(spec, state)(images)
+        answer: torch.Tensor = build_model(spec, state)(images)
     return answer
 
 
@@ -267,7 +267,7 @@ def test_the_middle_is_left_out() -> None:
 
 def test_neurons_are_ranked_by_their_mean_magnitude() -> None:
     """Weights are set so that the places of large values are known."""
-    ancestry = tiny_ancestry(spec=VIT.with_(layers=2, registers=0, layer_scale=None))
+    ancestry = make_tiny_ancestry(spec=VIT.with_(layers=2, registers=0, layer_scale=None))
     state = {name: tensor.clone() for name, tensor in ancestry.state.items()}
     state["pos_embed"][..., 7] += 100  # the stream's largest channel
     state["blocks.1.mlp.fc1.bias"][11] += 100
@@ -282,7 +282,7 @@ def test_neurons_are_ranked_by_their_mean_magnitude() -> None:
 
 
 def test_the_mean_is_over_images_and_tokens_and_all_blocks() -> None:
-    ancestry, task, run = perturb(VIT.with_(layers=2)), tiny_task(), Run(seed=3)
+    ancestry, task, run = perturb(VIT.with_(layers=2)), make_tiny_task(), Run(seed=3)
     actual = WeightSubcloningExtractor(each=NeuronRanking(images=48))(
         [ancestry], [task], run
     ).state["importance.width"]

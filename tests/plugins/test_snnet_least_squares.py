@@ -13,7 +13,7 @@ from stitching_toy import anchors, images, stitched
 
 from learngene_zoo.runs.run import Run
 from learngene_zoo.storage import StateDict
-from learngene_zoo.testing import tiny_task
+from learngene_zoo.testing import make_tiny_task
 from lgzoo_pool.modules.least_squares import (
     Moments,
     compute_moments,
@@ -218,7 +218,7 @@ def test_no_image_is_a_mistake_of_ours() -> None:
 
 
 def test_the_images_are_the_seeds() -> None:
-    task, input_format = tiny_task(classes=4), anchors()[0].input_format
+    task, input_format = make_tiny_task(classes=4), anchors()[0].input_format
     once, again, other = (
         torch.cat(list(iterate_images(task, input_format, 40, Run(seed=seed))))
         for seed in (1, 1, 2)

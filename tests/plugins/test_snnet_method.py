@@ -25,14 +25,14 @@ from learngene_zoo.pretrained.ancestry import Ancestry
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import with_settings
 from learngene_zoo.tasks.task import Samples
-from learngene_zoo.testing import tiny_task
+from learngene_zoo.testing import make_tiny_task
 from learngene_zoo.training import fit
 from learngene_zoo.training.evaluate import evaluate
 from lgzoo_pool.details import StitchedDetails, read_details
 from lgzoo_pool.snnet import SnnetExpander
 
 METHOD = METHODS.load("snnet")
-TASK = tiny_task(classes=4)
+TASK = make_tiny_task(classes=4)
 
 
 def extract_snnet(

@@ -14,7 +14,7 @@ from torch import nn
 from learngene_zoo.artifacts.descendant import load_descendant
 from learngene_zoo.artifacts.learngene import Learngene, load_learngene
 from learngene_zoo.errors import BadFile
-from learngene_zoo.families.tensors import shapes
+from learngene_zoo.families.tensors import get_shapes
 from learngene_zoo.method.sizes import Target
 from learngene_zoo.runs.run import Run
 from learngene_zoo.storage import read_json
@@ -93,7 +93,7 @@ def test_every_descendant_is_its_path_to_the_last_bit(sizes: dict[str, Any]) -> 
         descendant = build_descendant(gene, choice, task="t", seed=0)
         assert difference(descendant.model()(images()), network(images(), choice.path)) == 0
         assert descendant.spec == choice.member.spec
-        assert descendant.inherited == set(shapes(descendant.spec))
+        assert descendant.inherited == set(get_shapes(descendant.spec))
 
 
 def test_tensors_have_the_learngenes_names() -> None:
@@ -101,7 +101,7 @@ def test_tensors_have_the_learngenes_names() -> None:
     expected = {
         f"anchors.{i}.{name}": s
         for i in (0, 1)
-        for name, s in shapes(anchors((2, 2))[i].spec).items()
+        for name, s in get_shapes(anchors((2, 2))[i].spec).items()
     }
     expected |= {"stitches.0.0.weight": (32, 16), "stitches.0.0.bias": (32,)}
     assert {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()} == expected
@@ -157,7 +157,7 @@ def test_another_tasks_head_is_fresh_and_a_function_of_the_seed() -> None:
     assert first.spec.classes == 7
     assert torch.equal(first.state["head.weight"], same.state["head.weight"])
     assert not torch.equal(first.state["head.weight"], second.state["head.weight"])
-    assert set(shapes(first.spec)) - first.inherited == {"head.weight", "head.bias"}
+    assert set(get_shapes(first.spec)) - first.inherited == {"head.weight", "head.bias"}
     for target, task in [(Target(), None), (Target(), "u"), (Target(classes=7), "t")]:
         choice = choose_candidate(gene.config, name_path, target, {"config": 4})
         assert "head.weight" not in build_descendant(gene, choice, task=task, seed=0).inherited

@@ -13,7 +13,7 @@ import torch
 from learngene_zoo import lifecycle
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.spec import Segment
-from learngene_zoo.families.timm_config import architecture
+from learngene_zoo.families.timm_config import find_architecture
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.method.contract import METHODS
 from learngene_zoo.settings import from_json, to_json, with_settings
@@ -189,7 +189,7 @@ def test_the_released_table_to_the_last_parameter_and_flop() -> None:
 
 
 def test_a_path_is_a_stitched_model_and_an_anchor_a_plain_one() -> None:
-    specs = [architecture(name.removeprefix("timm:")) for name in DEIT]
+    specs = [find_architecture(name.removeprefix("timm:")) for name in DEIT]
     plain = [spec for spec in specs if spec is not None]
     layout = StitchLayout(depths=(12, 12, 12))
     assert [derive_spec(path, plain) for path in layout.paths[:3]] == plain

@@ -21,8 +21,8 @@ from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
 from learngene_zoo.storage import Tensors
 from learngene_zoo.tasks.task import Task
-from learngene_zoo.testing import tiny_task
-from learngene_zoo.training.distillation import Teacher, divergence
+from learngene_zoo.testing import make_tiny_task
+from learngene_zoo.training.distillation import Teacher, compute_divergence
 from lgzoo_pool.modules.network import StitchedNetwork
 from lgzoo_pool.modules.objectives import SampledPaths, draw_path, freeze_anchors
 from lgzoo_pool.paths import StitchLayout
@@ -30,7 +30,7 @@ from lgzoo_pool.settings import PathSettings
 
 TOY = Path(__file__).with_name("stitching_toy.py")
 RECIPE = Recipe(epochs=2, batch_size=12, lr=1e-3, augment="none", ema=0.9, drop_path=0.1)
-TASK = tiny_task(classes=4)
+TASK = make_tiny_task(classes=4)
 
 
 def train_sampled(
@@ -130,7 +130,7 @@ def test_the_loss_is_the_labels_share_and_the_teachers(kind: Any) -> None:
     with torch.no_grad():
         given, expected = sampled.network(batch().inputs, sampled.path), teacher(batch().inputs)
         far = (
-            divergence(given, expected, 2.0)
+            compute_divergence(given, expected, 2.0)
             if kind == "soft"
             else functional.cross_entropy(given, expected.argmax(1))
         )

@@ -10,7 +10,7 @@ from tal_plain import compute_conv_block
 from torch import Tensor
 from torch.testing import assert_close
 
-from learngene_zoo.families.tensors import shapes
+from learngene_zoo.families.tensors import get_shapes
 from learngene_zoo.families.vit.spec import ViTSpec
 from lgzoo_tal.hypernet_spec import HypernetSpec
 from lgzoo_tal.modules.conv_decoder import MatrixDecoder
@@ -54,7 +54,7 @@ def test_its_tensors_have_the_published_names_and_shapes(spec: HypernetSpec) -> 
 def test_prediction_with_and_without_gradients_is_the_same(spec: HypernetSpec) -> None:
     hypernet, graph = Hypernet(spec, seed=5), build_graph(TARGET)
     differentiable, predicted = hypernet(graph), hypernet.predict(graph)
-    assert {name: tuple(tensor.shape) for name, tensor in predicted.items()} == shapes(TARGET)
+    assert {name: tuple(tensor.shape) for name, tensor in predicted.items()} == get_shapes(TARGET)
     for name, tensor in differentiable.items():
         assert_close(tensor.detach(), predicted[name])
 

@@ -17,17 +17,17 @@ from learngene_zoo.artifacts.records import LearngeneConfig
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.forward import compute_pooled
 from learngene_zoo.families.gpt2.spec import Gpt2Spec
-from learngene_zoo.families.tensors import initial, model_of
+from learngene_zoo.families.tensors import build_model, initialise
 from learngene_zoo.families.text_format import Tokens
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.transforms import normalise_images
-from learngene_zoo.testing import tiny_task
+from learngene_zoo.testing import make_tiny_task
 from lgzoo_tal.modules import embedding
 from lgzoo_tal.modules.embedding import compute_embedding, open_recorded_ancestry
 
 
 def test_it_is_the_mean_of_the_class_tokens_features_over_all_training_images() -> None:
-    model, task = build_ancestry(), tiny_task()
+    model, task = build_ancestry(), make_tiny_task()
     images = normalise_images(task.split("train").__getitems__(range(48)), model.input_format)
     with torch.no_grad():
         expected = model.model().forward_features(images)[:, 0].mean(dim=0)
@@ -38,7 +38,7 @@ def test_it_is_the_mean_of_the_class_tokens_features_over_all_training_images() 
 
 def test_some_images_have_all_classes_and_the_seed_changes_nothing() -> None:
     """The mean of two classes' bright pixels lies between both."""
-    model, task = build_ancestry(), tiny_task()
+    model, task = build_ancestry(), make_tiny_task()
     few = compute_embedding(model.model(), task, model.input_format, Run(seed=1), 6)
     assert torch.equal(
         few, compute_embedding(model.model(), task, model.input_format, Run(seed=2), 6)
@@ -50,7 +50,7 @@ def test_some_images_have_all_classes_and_the_seed_changes_nothing() -> None:
 
 def test_it_tells_tasks_and_ancestries_apart() -> None:
     first, second = build_ancestry(), build_ancestry(heads=4)
-    a, b = tiny_task("a"), tiny_task("b")
+    a, b = make_tiny_task("a"), make_tiny_task("b")
     mine = compute_embedding(first.model(), a, first.input_format, Run(), None)
     assert not torch.equal(
         mine, compute_embedding(first.model(), b, first.input_format, Run(), None)
@@ -63,20 +63,20 @@ def test_it_tells_tasks_and_ancestries_apart() -> None:
 def test_a_process_without_a_text_of_a_batch_adds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("transformers")
     spec = Gpt2Spec(layers=1, width=32, heads=4, classes=3, vocabulary=9, positions=6, pad_token=0)
-    model, ids = model_of(spec, initial(spec, 0)), torch.randint(1, 9, (4, 6))
+    model, ids = build_model(spec, initialise(spec, 0)), torch.randint(1, 9, (4, 6))
     texts = Tokens(ids, torch.ones_like(ids))
     batches = [SimpleNamespace(inputs=texts), SimpleNamespace(inputs=texts[torch.arange(0)])]
     loader = SimpleNamespace(epoch=lambda _: batches)
     monkeypatch.setattr(embedding, "sample_images", lambda *_, **__: loader)
     unused: Any = None  # what the replaced sampling would read
-    result = compute_embedding(model, tiny_task(), unused, Run(device="cpu"), None)
+    result = compute_embedding(model, make_tiny_task(), unused, Run(device="cpu"), None)
     with torch.no_grad():
         expected = compute_pooled(model.eval(), texts).mean(dim=0)
     assert torch.allclose(result, expected, atol=1e-6)
 
 
 def test_a_dense_ancestry_gives_the_mean_of_its_patches() -> None:
-    model, task = build_ancestry(dense=True), tiny_task()
+    model, task = build_ancestry(dense=True), make_tiny_task()
     images = normalise_images(task.split("train").__getitems__(range(48)), model.input_format)
     with torch.no_grad():
         expected = model.model().forward_features(images)[:, 1:].mean(dim=(0, 1))

@@ -22,7 +22,7 @@ from learngene_zoo.lifecycle import learngenes
 from learngene_zoo.method.sizes import Target
 from learngene_zoo.pretrained.ancestry import open_ancestry
 from learngene_zoo.runs.run import Run
-from learngene_zoo.testing import tiny_task
+from learngene_zoo.testing import make_tiny_task
 from lgzoo_tal import predict
 from lgzoo_tal.hypernet_spec import select_hypernet_names
 from lgzoo_tal.modules.embedding import compute_embedding
@@ -137,7 +137,7 @@ def reopened_learngene(
     learngene.with_config(ancestries=(record,)).save(tmp_path / "learngene")
     for module in (learngenes, predict):
         monkeypatch.setattr(
-            module, "open_task", lambda reference, **_: tiny_task(reference, classes=5)
+            module, "open_task", lambda reference, **_: make_tiny_task(reference, classes=5)
         )
     return load_learngene(tmp_path / "learngene")
 
@@ -157,7 +157,7 @@ def test_an_unseen_task_is_embedded_by_the_recorded_ancestry(reopened_learngene:
     model = build_ancestry()
     input_format = InputFormat(image_size=16, mean=model.record.mean, std=model.record.std)
     embedding = compute_embedding(
-        model.model(), tiny_task("mine", classes=5), input_format, Run(), 20
+        model.model(), make_tiny_task("mine", classes=5), input_format, Run(), 20
     )
     changed = replace(
         reopened_learngene, state={**dict(reopened_learngene.state), "tasks.tiny-a": embedding}
@@ -172,7 +172,7 @@ def test_an_unseen_task_is_embedded_by_the_recorded_ancestry(reopened_learngene:
 def test_an_unseen_task_without_images_is_refused(
     reopened_learngene: Learngene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    empty = replace(tiny_task("mine"), sizes={"train": 0, "validation": 0, "test": 0})
+    empty = replace(make_tiny_task("mine"), sizes={"train": 0, "validation": 0, "test": 0})
     monkeypatch.setattr(predict, "open_task", lambda reference, **_: empty)
     with pytest.raises(
         WrongCall,
@@ -322,7 +322,7 @@ def test_torch_hub_builds_for_the_task_that_is_named(
 ) -> None:
     monkeypatch.setattr(
         "learngene_zoo.lifecycle.learngenes.open_task",
-        lambda reference, **_: tiny_task(reference, classes=3),
+        lambda reference, **_: make_tiny_task(reference, classes=3),
     )
     model = torch_hub.method_vit("tal", "tiny-a", learngene=reopened_learngene.folder, depth=4)
     expected = expand(reopened_learngene, "tiny-a", layers=4).state

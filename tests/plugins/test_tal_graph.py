@@ -16,7 +16,7 @@ from torchvision_names import to_torchvision
 
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.spec import Segment
-from learngene_zoo.families.tensors import shapes
+from learngene_zoo.families.tensors import get_shapes
 from learngene_zoo.families.vit.spec import ViTSpec
 from lgzoo_tal.modules.graph import CUTOFF, NORM, SINK, TYPES, Graph, build_graph
 
@@ -80,7 +80,7 @@ def test_the_names_of_the_traces_are_torchvisions() -> None:
         32, 4, TARGET.layers, TARGET.heads, TARGET.width, TARGET.hidden, num_classes=10
     )
     expected = {name: tuple(tensor.shape) for name, tensor in theirs.state_dict().items()}
-    assert {to_torchvision(name): shape for name, shape in shapes(TARGET).items()} == expected
+    assert {to_torchvision(name): shape for name, shape in get_shapes(TARGET).items()} == expected
 
 
 @pytest.mark.parametrize("mode", ["msa", "nomsa"])
@@ -185,7 +185,7 @@ def test_the_class_head_is_marked_by_name_and_a_sink_leaves_all_else_as_it_was()
 @BOTH
 def test_every_parameter_has_a_node_but_the_class_token(msa: bool) -> None:
     spec = build_spec(3, mlp_ratio=2.5, channels=1)
-    graph, expected_shapes = build_graph(spec, msa=msa), shapes(spec)
+    graph, expected_shapes = build_graph(spec, msa=msa), get_shapes(spec)
     assert set(graph.sources) == set(expected_shapes) - {"cls_token"}
     for name, node in graph.sources.items():
         if name == "pos_embed":  # a grid here; its row for the class token is not on it

@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import load_file
 from torch.nn import functional
 
-from learngene_zoo.testing import tiny_ancestry
-from learngene_zoo.training.distillation import divergence as distance
+from learngene_zoo.testing import make_tiny_ancestry
+from learngene_zoo.training.distillation import compute_divergence as distance
 from lgzoo_tal.config import Direction, Guidance
 from lgzoo_tal.modules.objective import Guide, draw_random_matrix
 
@@ -32,7 +32,7 @@ def compute_divergence(
 
 
 def build_guide(**settings: object) -> Guide:
-    return Guide(tiny_ancestry().model(), Guidance(**settings))  # type: ignore[arg-type]
+    return Guide(make_tiny_ancestry().model(), Guidance(**settings))  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +117,7 @@ def test_a_student_that_repeats_the_ancestry_is_told_nothing() -> None:
 def test_an_ancestry_with_other_tokens_gives_its_feature_and_its_patches(
     shape: dict[str, object],
 ) -> None:
-    ancestry_guide = Guide(tiny_ancestry(**shape).model(), Guidance(axis="positions"))
+    ancestry_guide = Guide(make_tiny_ancestry(**shape).model(), Guidance(axis="positions"))
     images = torch.randn(2, 3, 16, 16)
     tokens = ancestry_guide.compute_tokens(images)
     assert tokens.shape == (2, 5, 32)

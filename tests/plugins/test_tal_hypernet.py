@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from learngene_zoo.errors import BadFile, WrongCall
-from learngene_zoo.families.tensors import empty, model_of, shapes
+from learngene_zoo.families.tensors import build_empty, build_model, get_shapes
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.runs.run import Run
 from lgzoo_tal.hypernet_spec import HypernetSpec
@@ -49,7 +49,7 @@ def test_predictions_are_the_released_codes(name: str, mode: str) -> None:
     graph, task = build_graph(TARGET, msa=mode == "msa"), vectors.tensors.get("task")
     expected = vectors.within(f"{mode}/made/")
     for predicted in (hypernet(graph, task=task), hypernet.predict(graph, task=task)):
-        assert {key: tuple(tensor.shape) for key, tensor in predicted.items()} == shapes(TARGET)
+        assert {key: tuple(tensor.shape) for key, tensor in predicted.items()} == get_shapes(TARGET)
         assert expected.keys() == predicted.keys() - {"cls_token"}
         for key, numbers in expected.items():
             assert_close(
@@ -83,7 +83,9 @@ def _compute_losses(
     row = known.tensors[f"{mode}/row"][None, None]
     parameters["pos_embed"] = torch.cat((row, parameters["pos_embed"][:, 1:]), dim=1)
     images, targets = load_vectors("ghn3").tensors["images"], known.tensors[f"{mode}/targets"]
-    logits = torch.func.functional_call(empty(TARGET).to_empty(device="cpu"), parameters, (images,))
+    logits = torch.func.functional_call(
+        build_empty(TARGET).to_empty(device="cpu"), parameters, (images,)
+    )
     cross_entropy = torch.nn.functional.cross_entropy(logits, targets, label_smoothing=0.1)
     regulariser = 3e-5 * sum(parameters[key].norm() for key in parameters if key != "cls_token")
     return known.numbers[mode], logits, cross_entropy, regulariser  # type: ignore[return-value]
@@ -98,7 +100,7 @@ def test_prediction_without_gradients_is_the_same(
 ) -> None:
     hypernet, graph = Hypernet(spec, seed=5), build_graph(build_target(**changes))
     differentiable, predicted = hypernet(graph), hypernet.predict(graph)
-    assert list(differentiable) == list(predicted) == list(shapes(graph.spec))
+    assert list(differentiable) == list(predicted) == list(get_shapes(graph.spec))
     for name, tensor in predicted.items():
         assert not tensor.requires_grad
         assert_close(differentiable[name], tensor, rtol=1e-5, atol=1e-6)
@@ -156,7 +158,7 @@ def test_the_sink_is_predicted_beside_the_model(spec: HypernetSpec) -> None:
 @BOTH
 def test_a_predicted_model_runs(spec: HypernetSpec) -> None:
     state = predict_tensors(Hypernet(spec, seed=1), build_target(), None, Run())
-    logits = model_of(build_target(), state)(torch.rand(2, 3, 16, 16))
+    logits = build_model(build_target(), state)(torch.rand(2, 3, 16, 16))
     assert logits.shape == (2, 10)
     assert bool(logits.isfinite().all())
 

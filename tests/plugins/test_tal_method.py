@@ -23,12 +23,12 @@ from tal_toy import (
 from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.cli.description import show
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.method.contract import METHODS, details_of
+from learngene_zoo.method.contract import METHODS, parse_details
 from learngene_zoo.pretrained.ancestry import Ancestry
 from learngene_zoo.runs.run import Run
-from learngene_zoo.settings import settings_of, with_settings
+from learngene_zoo.settings import list_settings, with_settings
 from learngene_zoo.tasks.task import Task
-from learngene_zoo.testing import tiny_task
+from learngene_zoo.testing import make_tiny_task
 from lgzoo_tal import logah, tal
 from lgzoo_tal.architectures import draw_training_set
 from lgzoo_tal.config import Curriculum, MetaStep
@@ -76,14 +76,16 @@ def test_the_learngene_holds_encoder_decoder_and_the_tasks_embeddings(
 ) -> None:
     parts = {name.partition(".")[0] for name in tal_learngene.state}
     assert parts == {"encoder", "decoder", "tasks"}
-    details = details_of(tal_learngene.config, HypernetDetails)
+    details = parse_details(tal_learngene.config, HypernetDetails)
     assert details.tasks == ("tiny-a", "tiny-b")
     assert details.embedded == ("tiny-source", "tiny-a", "tiny-b")
     assert details.source is not None
     assert (details.source.name, details.source.images) == ("tiny-source", 48)
     assert details.hypernet == SIZE.build_spec().with_(task=32)
     model = build_ancestry()
-    expected = compute_embedding(model.model(), tiny_task("tiny-a"), model.input_format, Run(), 16)
+    expected = compute_embedding(
+        model.model(), make_tiny_task("tiny-a"), model.input_format, Run(), 16
+    )
     assert torch.equal(tal_learngene.state["tasks.tiny-a"], expected)
 
 
@@ -92,7 +94,7 @@ def test_show_lists_its_sizes_under_its_own_facts(
 ) -> None:
     """The method's record of `tasks` differs from the artifact's facts and hides none of them."""
     records = tuple(task.record for task in build_tasks())
-    show._learngene(
+    show._print_learngene(
         tal_learngene.with_config(tasks=records).save(tmp_path / "learngene"),
         "exact",
         show_all=False,
@@ -138,7 +140,7 @@ def test_stage_2_starts_where_stage_1_ended_and_its_task_layers_as_the_identity(
 
 def test_one_task_is_the_source_task_alone() -> None:
     alone = build_extractor()([build_ancestry()], [build_source_task()], Run(seed=3))
-    details = details_of(alone.config, HypernetDetails)
+    details = parse_details(alone.config, HypernetDetails)
     assert (details.tasks, details.embedded, details.hypernet) == ((), (), SIZE.build_spec())
     assert set(alone.config.metrics) == {"stage_1"}
 
@@ -171,7 +173,7 @@ def test_logahs_protocols_are_settings(name: str, monkeypatch: pytest.MonkeyPatc
     source, apart = name in ("v2", "v4"), name in ("v1", "v2")
     seconds = [("tiny-a",), ("tiny-b",)] if apart else [("tiny-a", "tiny-b")]
     assert trained == [*([("tiny-source",)] if source else []), *seconds]
-    assert details_of(learngene.config, HypernetDetails).apart == apart
+    assert parse_details(learngene.config, HypernetDetails).apart == apart
     for task in ("tiny-a", "tiny-b") if apart else (None,):
         names = select_hypernet_names(learngene.state, task)
         build_frozen_hypernet(
@@ -299,8 +301,8 @@ def test_sizes_are_in_the_ancestrys_measure_and_can_be_held_out() -> None:
 def test_the_outline_says_what_is_written(tal_learngene: Learngene) -> None:
     outline = build_extractor().outline([SPEC])
     assert (
-        details_of(outline, HypernetDetails).hypernet
-        == details_of(tal_learngene.config, HypernetDetails).hypernet
+        parse_details(outline, HypernetDetails).hypernet
+        == parse_details(tal_learngene.config, HypernetDetails).hypernet
     )
     assert outline.spec == tal_learngene.config.spec
 
@@ -337,7 +339,7 @@ def test_presets_have_the_published_sizes() -> None:
         "logah-base": (256, 5, 16, 128, 2048),
         "logah-large": (256, 12, 16, 256, 2048),
     }
-    paper = {setting.name: setting.default for setting in settings_of(TAL.presets["paper"])}
+    paper = {setting.name: setting.default for setting in list_settings(TAL.presets["paper"])}
     assert (paper["hypernet_layers"], paper["hypernet_rank"]) == (5, 90)
     assert (paper["alpha"], paper["sampling"], paper["lr"], paper["tuning_epochs"]) == (
         0.2,
@@ -348,7 +350,7 @@ def test_presets_have_the_published_sizes() -> None:
 
 
 def test_options_of_the_hypernetwork_and_of_both_recipes_have_names_of_their_own() -> None:
-    names = {setting.name for setting in settings_of(TAL.extractor)}
+    names = {setting.name for setting in list_settings(TAL.extractor)}
     assert {
         "epochs",
         "tuning_epochs",
@@ -405,8 +407,8 @@ def to_dense(task: Task) -> Task:
 @pytest.mark.parametrize(
     ("tasks", "says"),
     [
-        ([to_dense(tiny_task())], "is a segmentation task"),
-        ([to_dense(build_source_task()), tiny_task()], "is a segmentation task"),
+        ([to_dense(make_tiny_task())], "is a segmentation task"),
+        ([to_dense(build_source_task()), make_tiny_task()], "is a segmentation task"),
     ],
 )
 def test_tasks_that_ask_for_pixels_are_refused(tasks: list[Task], says: str) -> None:
@@ -436,7 +438,7 @@ def test_a_released_checkpoint_takes_the_place_of_training(tmp_path: Path) -> No
     learngene = extractor([build_ancestry()], [], Run())
     for name, tensor in hypernet.state_dict().items():
         assert torch.equal(learngene.state[to_learngene_name(name)], tensor)
-    assert details_of(learngene.config, HypernetDetails).hypernet == SIZE.build_spec()
+    assert parse_details(learngene.config, HypernetDetails).hypernet == SIZE.build_spec()
     assert len(learngene.config.details["released"]["sha256"]) == 64
     wrong = with_settings(GHN3.presets["smoke"], {"released": str(tmp_path / "logah.pt")})
     with pytest.raises(WrongCall, match="read it with `lgzoo extract logah`"):

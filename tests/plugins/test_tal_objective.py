@@ -12,15 +12,15 @@ from tal_toy import ATTRIBUTES, RECIPE, SIZE, build_ancestry, build_source_task
 from torch.nn import functional
 
 from learngene_zoo.errors import TrainingFailed
-from learngene_zoo.families.tensors import model_of
+from learngene_zoo.families.tensors import build_model
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.loader import Loader
-from learngene_zoo.testing import tiny_task
-from learngene_zoo.training.checkpoint import RECORD, newest
-from learngene_zoo.training.distillation import divergence
+from learngene_zoo.testing import make_tiny_task
+from learngene_zoo.training.checkpoint import RECORD, load_newest
+from learngene_zoo.training.distillation import compute_divergence
 from learngene_zoo.training.loop import train
-from learngene_zoo.training.objectives import attribute_loss
+from learngene_zoo.training.objectives import compute_attribute_loss
 from lgzoo_tal.config import Guidance
 from lgzoo_tal.modules import objective as objectives
 from lgzoo_tal.modules.graph import SINK, build_graph
@@ -42,7 +42,7 @@ VIEW = build_ancestry().input_format
 
 
 def build_batch(task: Any = None, number: int = 0) -> TaskBatch:
-    loaded = next(iter(Loader(task or tiny_task(), "train", VIEW, batch_size=8).epoch(0)))
+    loaded = next(iter(Loader(task or make_tiny_task(), "train", VIEW, batch_size=8).epoch(0)))
     return TaskBatch(*loaded, tasks=torch.full_like(loaded.indices, number))
 
 
@@ -67,7 +67,7 @@ def test_the_loss_is_that_of_the_model_with_the_predicted_weights() -> None:
     spec = meta.get_architecture(0).with_(classes=3)
     with torch.no_grad():
         state = meta.hypernet(build_graph(spec))
-    logits = model_of(spec, state)(loaded.inputs)
+    logits = build_model(spec, state)(loaded.inputs)
     expected = functional.cross_entropy(logits, loaded.labels, label_smoothing=0.1)
     assert losses["cross_entropy"].item() == pytest.approx(expected.item(), rel=1e-5)
     norms = sum(tensor.norm().item() for tensor in state.values())
@@ -130,11 +130,11 @@ def test_attributes_are_read_by_rows_of_the_sink() -> None:
     with torch.no_grad():
         state = meta.hypernet(build_graph(spec, sink=(4, spec.width)))
         weight, bias = (state.pop(name) for name in SINK)
-        features = model_of(spec, state).forward_features(loaded.inputs)[:, 0]
+        features = build_model(spec, state).forward_features(loaded.inputs)[:, 0]
         answers = features @ weight.T + bias
     assert loaded.attributes is not None
     for name, rows, truth in (("hue", slice(0, 3), 0), ("turn", slice(3, 4), 1)):
-        expected = attribute_loss(answers[:, rows], loaded.attributes[:, truth])
+        expected = compute_attribute_loss(answers[:, rows], loaded.attributes[:, truth])
         assert losses[f"attributes/{name}"].item() == pytest.approx(expected.item(), rel=1e-4)
 
 
@@ -154,11 +154,11 @@ def test_the_guidance_is_equation_4_with_this_projection(projection: Any) -> Non
         weight, bias = (state.pop(name)[:rows] for name in SINK)
         if projection == "random":
             weight, bias = draw_random_matrix(32, spec.width, 7, 0)
-        features = model_of(spec, state).forward_features(loaded.inputs)[:, 0]
+        features = build_model(spec, state).forward_features(loaded.inputs)[:, 0]
         guided, features = features @ weight.T + bias, master.forward_features(loaded.inputs)[:, 0]
-        expected = divergence(guided, features, direction="student-teacher")
+        expected = compute_divergence(guided, features, direction="student-teacher")
         entropy = functional.cross_entropy(
-            model_of(spec, state)(loaded.inputs), loaded.labels, label_smoothing=0.1
+            build_model(spec, state)(loaded.inputs), loaded.labels, label_smoothing=0.1
         )
     assert losses["guidance"].item() == pytest.approx(alpha * expected.item(), rel=1e-4)
     assert losses["cross_entropy"].item() == pytest.approx((1 - alpha) * entropy.item(), rel=1e-4)
@@ -167,8 +167,10 @@ def test_the_guidance_is_equation_4_with_this_projection(projection: Any) -> Non
             meta.hypernet(build_graph(spec, sink=(rows + 4, spec.width)))[name][rows:]
             for name in SINK
         )
-        student_features = model_of(spec, state).forward_features(loaded.inputs)[:, 0]
-        hue = attribute_loss((student_features @ weight.T + bias)[:, :3], loaded.attributes[:, 0])
+        student_features = build_model(spec, state).forward_features(loaded.inputs)[:, 0]
+        hue = compute_attribute_loss(
+            (student_features @ weight.T + bias)[:, :3], loaded.attributes[:, 0]
+        )
     assert losses["attributes/hue"].item() == pytest.approx((1 - alpha) * hue.item(), rel=1e-4)
 
 
@@ -237,7 +239,7 @@ def build_mixture(seed: int = 0, temperature: float = 2.0, batch_size: int = 16)
     names = {"tiny-a": 3, "tiny-b": 4}
     loaders = {
         name: Loader(
-            tiny_task(name, classes),
+            make_tiny_task(name, classes),
             "train",
             VIEW,
             batch_size=batch_size,
@@ -325,7 +327,7 @@ def test_what_is_not_finite_stops_the_training_and_leaves_the_last_good_checkpoi
         train_objective(tmp_path / "run", poison=3)
     (place,) = (tmp_path / "run").glob("checkpoint-*")
     identity = json.loads((place / RECORD).read_text())["training"]
-    kept = newest(tmp_path / "run", identity)
+    kept = load_newest(tmp_path / "run", identity)
     assert kept is not None
     assert kept.step == 2
     assert all(tensor.isfinite().all() for tensor in kept.tensors["weights"].values())

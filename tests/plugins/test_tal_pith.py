@@ -17,7 +17,7 @@ from torch.testing import assert_close
 
 from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.families.tensors import model_of, shapes
+from learngene_zoo.families.tensors import build_model, get_shapes
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.runs.run import Run
 from lgzoo_tal.config import Curriculum, MetaStep
@@ -82,7 +82,7 @@ def test_predictions_are_the_released_codes(stage: str, target: str) -> None:
     expected = select_vectors(f"{stage}/{target}/")
     step = 3 if (stage, target) == ("stage_1", "narrow") else 31
     for predicted in (hypernet(graph, task=task), hypernet.predict(graph, task=task)):
-        assert {name: tuple(tensor.shape) for name, tensor in predicted.items()} == shapes(
+        assert {name: tuple(tensor.shape) for name, tensor in predicted.items()} == get_shapes(
             TARGETS[target]
         )
         assert expected.keys() == predicted.keys() - {"cls_token"}
@@ -124,7 +124,7 @@ def build_teacher(spec: ViTSpec = TEACHER, seed: int = 0) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     return {
         name: torch.randn(shape, generator=generator) * 0.1
-        for name, shape in shapes(spec).items()
+        for name, shape in get_shapes(spec).items()
         if not name.startswith("head.")
     }
 
@@ -237,7 +237,7 @@ def test_at_full_size_it_starts_at_the_ancestry_model(form: Any, writers: Any) -
     images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
     streams = []
     for state in (predicted, teacher):
-        model = model_of(TEACHER, state)
+        model = build_model(TEACHER, state)
         model.norm = torch.nn.Identity()
         streams.append(model.forward_features(images).detach())
     assert_close(*streams, rtol=1e-4, atol=1e-4)

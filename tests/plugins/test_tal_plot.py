@@ -20,7 +20,7 @@ from learngene_zoo.cli.main import main
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.family import count_params
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.method.contract import METHODS, Expander, details_of
+from learngene_zoo.method.contract import METHODS, Expander, parse_details
 from learngene_zoo.seeds import derive_seed
 from lgzoo_tal import plot
 from lgzoo_tal.ghn3 import GHN3
@@ -102,7 +102,7 @@ def draw_figure(gene: Learngene, expander: Expander | None = None) -> Any:
 
 
 def compute_clouds(gene: Learngene, specs: Sequence[ViTSpec]) -> list[Cloud]:
-    return compute_graph_embeddings(gene, details_of(gene.config, HypernetDetails), specs)
+    return compute_graph_embeddings(gene, parse_details(gene.config, HypernetDetails), specs)
 
 
 def list_words(figure: Any) -> list[str]:

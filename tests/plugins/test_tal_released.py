@@ -182,7 +182,7 @@ def test_a_file_on_the_hub_is_fetched_at_its_revision(
 
     monkeypatch.setattr(released, "fetch_from_hub", fake)
     monkeypatch.setattr(
-        released, "licence_on_card", lambda repository, *, offline: f"of {repository.revision}"
+        released, "read_card_licence", lambda repository, *, offline: f"of {repository.revision}"
     )
     _, release = fetch_checkpoint("hf-hub:SamsungSAILMontreal/ghn3/ghn3tm8.pt@main", offline=True)
     assert requests == [("SamsungSAILMontreal/ghn3@main", "ghn3tm8.pt", True)]

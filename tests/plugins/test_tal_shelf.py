@@ -17,9 +17,9 @@ from learngene_zoo import lifecycle, torch_hub
 from learngene_zoo.artifacts.descendant import apply_control
 from learngene_zoo.artifacts.learngene import Learngene, load_learngene
 from learngene_zoo.artifacts.shelf import find
-from learngene_zoo.method.contract import details_of
+from learngene_zoo.method.contract import parse_details
 from learngene_zoo.runs.run import Run
-from learngene_zoo.tasks.catalogue import SOURCE_TASK, open_task, suite
+from learngene_zoo.tasks.catalogue import SOURCE_TASK, find_suite, open_task
 from learngene_zoo.tasks.loader import Loader
 from learngene_zoo.training.evaluate import evaluate
 from lgzoo_tal.hypernet_spec import HypernetDetails
@@ -36,7 +36,7 @@ def learngene() -> Learngene:
 def test_it_knows_the_source_task_and_every_task_of_the_suite_that_is_not_left_out(
     learngene: Learngene,
 ) -> None:
-    details, mini = details_of(learngene.config, HypernetDetails), suite("mini")
+    details, mini = parse_details(learngene.config, HypernetDetails), find_suite("mini")
     assert details.tasks == tuple(task for task in mini.tasks if task not in mini.left_out)
     assert details.embedded == (SOURCE_TASK, *details.tasks)
     assert sum(path.stat().st_size for path in find("tal").iterdir()) < 12e6

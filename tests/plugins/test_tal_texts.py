@@ -22,13 +22,13 @@ from learngene_zoo.families.bert import FAMILY as BERT
 from learngene_zoo.families.family import count_params
 from learngene_zoo.families.forward import compute_pooled, compute_tokens
 from learngene_zoo.families.gpt2.spec import Gpt2Spec
-from learngene_zoo.families.tensors import initial, model_of, shapes
+from learngene_zoo.families.tensors import build_model, get_shapes, initialise
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.method.sizes import Target
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe, from_json, to_json
 from learngene_zoo.tasks.loader import sample_images
-from learngene_zoo.testing import tiny_ancestry, tiny_task
+from learngene_zoo.testing import make_tiny_ancestry, make_tiny_task
 from lgzoo_tal.architectures import draw_architectures, scale_rule
 from lgzoo_tal.config import Curriculum, Guidance, MetaStep, Stage, build_stages
 from lgzoo_tal.hypernet_spec import CUTOFF, HypernetSpec, LowRank, check_target
@@ -107,7 +107,7 @@ def test_nodes_edges_and_longest_path_have_closed_forms(layers: int, msa: bool) 
     assert len(graph) == 6 + (12 + msa) * layers
     assert int((graph.distances == 1).sum()) == 6 + (14 + msa) * layers
     assert int(graph.distances.max()) == 8 + msa + 2 * layers
-    assert set(graph.sources) == set(shapes(spec))
+    assert set(graph.sources) == set(get_shapes(spec))
 
 
 @pytest.mark.parametrize(("layers", "longest"), [(24, 57), (36, 81), (48, 105)])
@@ -165,7 +165,7 @@ def test_published_embeddings_repeat_and_inherited_ones_do_not() -> None:
     words = hypernet.predict(graph)["transformer.wte.weight"]
     assert torch.equal(words[0], words[64])
     assert torch.equal(words[0], words[128])
-    state = initial(graph.spec, seed=0)
+    state = initialise(graph.spec, seed=0)
     hypernet.tables = read_tables(store_embeddings(state, graph.spec), graph.spec, "it")
     words = hypernet.predict(graph)["transformer.wte.weight"]
     assert torch.equal(words, state["transformer.wte.weight"])
@@ -179,7 +179,7 @@ def test_both_ways_to_predict_agree(form: str) -> None:
     graph = build_graph_for(hypernet.spec, TINY)
     with torch.no_grad():
         predicted = hypernet(graph)
-    assert {name: tuple(tensor.shape) for name, tensor in predicted.items()} == shapes(TINY)
+    assert {name: tuple(tensor.shape) for name, tensor in predicted.items()} == get_shapes(TINY)
     for name, tensor in hypernet.predict(graph).items():
         assert torch.allclose(tensor, predicted[name], atol=1e-7), name
 
@@ -219,8 +219,8 @@ def test_centred_rows_of_queries_keys_and_values_interleave() -> None:
 
 
 def test_a_student_computes_as_the_model() -> None:
-    state, words = initial(TINY, seed=0), torch.tensor([[5, 7, 9, 0], [3, 2, 0, 0]])
-    model = model_of(TINY, state)
+    state, words = initialise(TINY, seed=0), torch.tensor([[5, 7, 9, 0], [3, 2, 0, 0]])
+    model = build_model(TINY, state)
     from learngene_zoo.families.text_format import Tokens
 
     inputs = Tokens(words, (words != 0).long())
@@ -266,7 +266,7 @@ def test_few_narrowed_embeddings_stay_in_memory(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_learngene_without_its_embeddings_is_refused() -> None:
-    state = store_embeddings(initial(TINY, seed=0), TINY)
+    state = store_embeddings(initialise(TINY, seed=0), TINY)
     del state["ancestry.transformer.wpe.weight"]
     with pytest.raises(BadFile, match=r"there: expected the embedding .*wpe.weight with shape"):
         read_tables(state, TINY, "there")
@@ -333,8 +333,8 @@ def test_settings_of_texts_leave_hypernetworks_for_images_as_they_are() -> None:
 
 def build_texts() -> tuple[Any, list[Any]]:
     """Build a tiny language model and two tasks of its words."""
-    tasks = [tiny_task(name, classes=classes, image_size=0) for name, classes in TASKS.items()]
-    return tiny_ancestry(spec=TINY), tasks
+    tasks = [make_tiny_task(name, classes=classes, image_size=0) for name, classes in TASKS.items()]
+    return make_tiny_ancestry(spec=TINY), tasks
 
 
 def build_extractor(**changes: Any) -> Any:
@@ -439,7 +439,7 @@ def test_a_step_trains_the_hypernetwork_through_a_model_of_texts() -> None:
     from learngene_zoo.families.text_format import Tokens
 
     hypernet = Hypernet(SMALL.build_spec().for_inputs(TINY), seed=1)
-    state = initial(TINY, seed=0)
+    state = initialise(TINY, seed=0)
     hypernet.tables = read_tables(store_embeddings(state, TINY), TINY, "it")
     meta = MetaObjective(hypernet, [TINY, TINY.with_(layers=2, width=16)], [TaskSpec(classes=3)], 0)
     words = torch.tensor([[5, 7, 9, 0], [3, 2, 8, 4]])

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 import learngene_zoo as lg
-from learngene_zoo.families.family import load_family, table_of
+from learngene_zoo.families.family import get_table, load_family
 from learngene_zoo.families.forward import compute_logits, compute_pooled, compute_tokens
 from learngene_zoo.families.spec import TextSpec
-from learngene_zoo.families.tensors import model_of
+from learngene_zoo.families.tensors import build_model
 from learngene_zoo.pretrained.ancestry import Ancestry
 from learngene_zoo.runs.run import Run
-from learngene_zoo.testing import tiny_ancestry
+from learngene_zoo.testing import make_tiny_ancestry
 from lgzoo_baselines.blocks.block_choice import BlockChoiceExtractor
 from lgzoo_baselines.modules.weight_subcloning import record_magnitudes
 from lgzoo_baselines.weights.weight_subcloning import IMPORTANCE, reorder_neurons, rescale_weights
@@ -32,7 +32,7 @@ each_family = pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
 
 def perturb(spec: TextSpec) -> Ancestry:
     """Return random tensors, so that no gain is 1 and no shift 0."""
-    generator, plain = torch.Generator().manual_seed(0), tiny_ancestry(spec=spec)
+    generator, plain = torch.Generator().manual_seed(0), make_tiny_ancestry(spec=spec)
     for tensor in plain.state.values():
         tensor += 0.1 * torch.randn(tensor.shape, generator=generator)
     return plain
@@ -46,7 +46,7 @@ def expand(method: str, ancestry: Ancestry, **sizes: Any) -> lg.Descendant:
 @torch.no_grad()
 def compute_stream(spec: TextSpec, state: Any) -> torch.Tensor:
     """Return the tokens after the final norm, (B, N, D)."""
-    return compute_tokens(model_of(spec, state).double(), draw_words(spec))
+    return compute_tokens(build_model(spec, state).double(), draw_words(spec))
 
 
 @each_family
@@ -70,7 +70,7 @@ def test_all_first_blocks_are_the_ancestry_model(spec: TextSpec) -> None:
     with torch.no_grad():
         pooled = [compute_pooled(model.model(), words) for model in (copy, ancestry)]
     assert torch.equal(*pooled)
-    assert not any(table_of(spec).is_head(name) for name in copy.inherited)
+    assert not any(get_table(spec).is_head(name) for name in copy.inherited)
 
 
 @each_family
@@ -87,16 +87,16 @@ def test_reordered_neurons_compute_the_same(spec: TextSpec) -> None:
     }
     state = reorder_neurons(ancestry.state, spec, importances)
     with torch.no_grad():
-        assert (compute_logits(model_of(spec, state), words) - expected).abs().max() < 1e-5
+        assert (compute_logits(build_model(spec, state), words) - expected).abs().max() < 1e-5
 
 
 def test_the_inputs_of_a_matrix_of_gpt2_are_its_rows() -> None:
     spec = SPECS["gpt2"]
     half = spec.with_(width=16, heads=1)
-    state = {name: torch.ones(1) for name in tiny_ancestry(spec=spec).state}
+    state = {name: torch.ones(1) for name in make_tiny_ancestry(spec=spec).state}
     rescaled = rescale_weights(state, spec, half)
     factors = {name: value.item() for name, value in rescaled.items() if value != 1}
-    weights = {table_of(spec).inner_name(name) for name in factors if name != "score.weight"}
+    weights = {get_table(spec).inner_name(name) for name in factors if name != "score.weight"}
     layers = ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")
     assert weights == {f"{layer}.weight" for layer in layers}
     assert list(factors.values()) == pytest.approx([2**0.5] * len(factors))

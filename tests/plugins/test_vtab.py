@@ -18,7 +18,7 @@ from learngene_zoo.testing import check_suite
 from lgzoo_vtab import opening
 from lgzoo_vtab.opening import draw_tables, read_list
 from lgzoo_vtab.places import VARIABLE
-from lgzoo_vtab.suite import ROWS, TASKS, VTAB, on_hub
+from lgzoo_vtab.suite import ROWS, TASKS, VTAB, find_on_hub
 from lgzoo_vtab.suite import open_task as open_entry
 
 COMMIT = "a" * 40
@@ -99,7 +99,7 @@ def test_every_task_opens_from_its_lists(name: str, vtab: Path) -> None:
     assert task.split("test").__getitems__([1])[0].shape == (3, 12, 20)
     assert task.split("test").labels.tolist() == [number % classes for number in range(12)]
     assert not task.notes
-    assert on_hub(ROWS[name].entry) is None
+    assert find_on_hub(ROWS[name].entry) is None
 
 
 def test_a_draw_of_the_hub_s_copy(hub: Callable[[Path], None], tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_a_draw_of_the_hub_s_copy(hub: Callable[[Path], None], tmp_path: Path) -
     assert any("drawn with a fixed seed" in note for note in task.notes)
     again = open_entry(small("vtab-kitti", 4), offline=False)
     assert again.split("train").labels.tolist() == task.split("train").labels.tolist()
-    source = on_hub(ROWS["vtab-kitti"].entry)
+    source = find_on_hub(ROWS["vtab-kitti"].entry)
     assert source is not None
     assert source.reference.endswith("kitti_closest_vehicle_distance@refs/convert/parquet")
 

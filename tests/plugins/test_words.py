@@ -15,7 +15,7 @@ import torch
 from torch.nn import functional
 
 from learngene_zoo.errors import BadData, Unavailable
-from learngene_zoo.tasks.catalogue import open_task, origin_of, version_of
+from learngene_zoo.tasks.catalogue import get_origin, get_version, open_task
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.testing import check_suite
 from lgzoo_words import opening
@@ -95,9 +95,9 @@ def test_the_suite_keeps_its_contract(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(opening, "_find_file", lambda place, tops: None)
     assert check_suite(WORDS) == tuple(RULES)
-    assert origin_of("acceptability") == "generated"
-    assert origin_of("wordnet") == "real"
-    assert version_of("acceptability") == 1
+    assert get_origin("acceptability") == "generated"
+    assert get_origin("wordnet") == "real"
+    assert get_version("acceptability") == 1
 
 
 @pytest.mark.parametrize("name", RULES)

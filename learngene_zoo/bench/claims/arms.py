@@ -8,15 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from learngene_zoo.artifacts.records import LearngeneConfig
-from learngene_zoo.bench.claims.cells import arm_of, sizes_of, space_of
+from learngene_zoo.bench.claims.cells import build_arm, list_sizes, make_space
 from learngene_zoo.bench.claims.file import Claim
 from learngene_zoo.bench.grid.cell import Arm, Cell, Size
-from learngene_zoo.bench.grid.grid import family, select_members
-from learngene_zoo.bench.running.trial import size_of
+from learngene_zoo.bench.grid.grid import list_members, select_members
+from learngene_zoo.bench.running.trial import find_size
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.method.contract import METHODS, check_axes, check_family
-from learngene_zoo.pretrained.ancestry import ancestry_spec
+from learngene_zoo.pretrained.ancestry import read_ancestry_spec
 from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks import catalogue
 from learngene_zoo.tasks.task import Entry, Task, check_kind
@@ -46,7 +46,7 @@ def check_arms(claim: Claim, path: Path, offline: bool = False) -> None:
         with _locate(where, "tasks"):
             _check_tasks(arm, claim.targets, config.spec, offline)
         with _locate(where, "sizes" if claim.sizes else "layers"):
-            for size in sizes_of(claim, name):
+            for size in list_sizes(claim, name):
                 _check_size(arm, size, config, targets[0], offline)
 
 
@@ -69,15 +69,15 @@ def _outline(claim: Claim, name: str, where: str, offline: bool) -> tuple[Arm, L
     method = METHODS.load(claim.arms[name].method)
     with _locate(where, "preset"):
         method.preset(claim.arms[name].preset)
-    rate = claim.tuning.lr[0] if claim.tuning and name in space_of(claim).arms else None
+    rate = claim.tuning.lr[0] if claim.tuning and name in make_space(claim).arms else None
     with _locate(where, "settings"):
-        arm = arm_of(claim, name, 0, rate)
+        arm = build_arm(claim, name, 0, rate)
         extractor = arm.extractor
     with _locate(where, "expand"):
         arm.expander  # noqa: B018
     with _locate(where, "ancestries"):
         specs = [
-            ancestry_spec(source, offline=offline).with_(image_size=arm.image_size)
+            read_ancestry_spec(source, offline=offline).with_(image_size=arm.image_size)
             for source in method.sources(arm.ancestries)
         ]
         for spec in specs:
@@ -103,10 +103,10 @@ def _check_size(
 ) -> None:
     """Check that the expander can build a size: of its family, or else by its own check."""
     axes = size.size or {"layers": size.layers, **({"width": size.width} if size.width else {})}
-    if select_members(family(arm, offline), axes):
+    if select_members(list_members(arm, offline), axes):
         return
     cell = Cell(arm=arm, task=task.name, seed=0, recipe=Recipe(), **size._asdict())
-    target, expander = size_of(cell, config, task.classes)
+    target, expander = find_size(cell, config, task.classes)
     check_axes(expander, config.spec, target)
     with suppress(BadFile):  # some checks need what only a finished extraction records
         expander.check_target(config, target)

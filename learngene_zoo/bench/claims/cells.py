@@ -17,14 +17,22 @@ from learngene_zoo.artifacts.records import LearngeneConfig
 from learngene_zoo.bench.claims.contrasts import SizeName
 from learngene_zoo.bench.claims.file import Claim, Competitor
 from learngene_zoo.bench.grid.cell import Arm, Cell, Size, label
-from learngene_zoo.bench.grid.grid import set_epochs, size_at
-from learngene_zoo.bench.grid.search import Augment, Choice, Result, Space, Trial, result_of, search
+from learngene_zoo.bench.grid.grid import find_size, set_epochs
+from learngene_zoo.bench.grid.search import (
+    Augment,
+    Choice,
+    Result,
+    Space,
+    Trial,
+    read_result,
+    search,
+)
 from learngene_zoo.bench.results.rows import Row
 from learngene_zoo.errors import BadFile
 from learngene_zoo.method.contract import METHODS
 from learngene_zoo.seeds import derive_seed
-from learngene_zoo.settings import Json, Recipe, settings_of
-from learngene_zoo.tasks.catalogue import version_of
+from learngene_zoo.settings import Json, Recipe, list_settings
+from learngene_zoo.tasks.catalogue import get_version
 
 ConfigOf = Callable[[Cell], LearngeneConfig]  # reads the config of a cell's learngene
 # fields of a `Competitor` that its cells or seeds settle
@@ -36,7 +44,7 @@ CLAIM_FIELDS = (
 _RANDOM = re.compile(r"random (\d+) of (\d+)")
 
 
-def arm_of(claim: Claim, name: str, seed: int, lr: float | None = None) -> Arm:
+def build_arm(claim: Claim, name: str, seed: int, lr: float | None = None) -> Arm:
     """Return an arm with the random choices of one seed.
 
     Args:
@@ -50,7 +58,7 @@ def arm_of(claim: Claim, name: str, seed: int, lr: float | None = None) -> Arm:
     if arm.draw_tasks is not None:
         chosen = draw_seeds(arm.draw_tasks, len(tasks), seed)
         tasks = tuple(tasks[i - 1] for i in chosen)
-    settings = _settings(arm)
+    settings = _read_settings(arm)
     for key, value in settings.items():
         if isinstance(value, str) and (match := _RANDOM.fullmatch(value)):
             settings[key] = draw_seeds(int(match[1]), int(match[2]), seed)
@@ -60,7 +68,7 @@ def arm_of(claim: Claim, name: str, seed: int, lr: float | None = None) -> Arm:
     return Arm(**{**fields, "name": name, "settings": settings, "tasks": tasks})
 
 
-def _settings(arm: Competitor) -> dict[str, Json]:
+def _read_settings(arm: Competitor) -> dict[str, Json]:
     """Return an arm's settings, with None for the word `none` where a setting can be absent.
 
     The command line reads `none` in the same way; TOML has no null.
@@ -68,7 +76,7 @@ def _settings(arm: Competitor) -> dict[str, Json]:
     if "none" not in arm.settings.values():
         return dict(arm.settings)
     extractor = METHODS.load(arm.method).preset(arm.preset)
-    optional = {setting.name for setting in settings_of(extractor) if setting.none_is_nothing}
+    optional = {setting.name for setting in list_settings(extractor) if setting.none_is_nothing}
     return {
         key: None if value == "none" and key in optional else value
         for key, value in arm.settings.items()
@@ -81,18 +89,18 @@ def draw_seeds(count: int, total: int, seed: int) -> list[int]:
     return sorted(order[:count])
 
 
-def tuning_cells(
+def list_tuning_cells(
     claim: Claim, rows: Iterable[Row] = (), config_of: ConfigOf | None = None
 ) -> list[Cell]:
     """Return the tuning cells that `rows` lack; an empty list once every rate is chosen.
 
     Measured rows may require more cells: a wider grid, another task, the augmentations (`search`).
     """
-    trials = search(space_of(claim), _index_results(claim, rows, config_of))[1]
+    trials = search(make_space(claim), _index_results(claim, rows, config_of))[1]
     return [_make_tuning_cell(claim, trial) for trial in trials]
 
 
-def cells_of(claim: Claim, choices: Mapping[str, Choice] | None = None) -> list[Cell]:
+def list_cells(claim: Claim, choices: Mapping[str, Choice] | None = None) -> list[Cell]:
     """Return the claim's own cells with the chosen rates.
 
     Without `choices` they have the first candidates, which suffices to count them. The first seed
@@ -100,16 +108,18 @@ def cells_of(claim: Claim, choices: Mapping[str, Choice] | None = None) -> list[
     """
     if claim.compare.kind == "exact":
         return []
-    choices = choices or {name: _first_choice(claim, name) for name in claim.arms}
+    choices = choices or {name: _make_first_choice(claim, name) for name in claim.arms}
     return [
         cell
         for seed in range(claim.seeds)
         for name in claim.arms
-        for cell in _cells(claim, choices[name], seed, claim.targets, sizes_of(claim, name), "test")
+        for cell in _list_cells_of_arm(
+            claim, choices[name], seed, claim.targets, list_sizes(claim, name), "test"
+        )
     ]
 
 
-def sizes_of(claim: Claim, name: str) -> list[Size]:
+def list_sizes(claim: Claim, name: str) -> list[Size]:
     """Return the sizes of an arm, in the claim's order.
 
     Raises:
@@ -117,16 +127,16 @@ def sizes_of(claim: Claim, name: str) -> list[Size]:
     """
     if claim.layers:
         return [Size(layers=depth) for depth in claim.layers]
-    arm = arm_of(claim, name, 0)
-    return [size_at(arm, size) for size in _sizes(claim, name)]
+    arm = build_arm(claim, name, 0)
+    return [find_size(arm, size) for size in _name_sizes(claim, name)]
 
 
-def _sizes(claim: Claim, name: str) -> Sequence[Mapping[str, Json]]:
+def _name_sizes(claim: Claim, name: str) -> Sequence[Mapping[str, Json]]:
     """Return the sizes by name: the arm's, or else the claim's."""
     return claim.arms[name].sizes or claim.sizes
 
 
-def size_name_of(claim: Claim, cell: Cell) -> SizeName:
+def name_size(claim: Claim, cell: Cell) -> SizeName:
     """Return the name under which a cell's size is paired with those of other arms.
 
     It is the number of layers, or the claim's size.
@@ -134,10 +144,10 @@ def size_name_of(claim: Claim, cell: Cell) -> SizeName:
     if not claim.sizes:
         return cell.layers
     size = cell.size or {"layers": cell.layers, **({"width": cell.width} if cell.width else {})}
-    return label(claim.sizes[list(_sizes(claim, cell.arm.name)).index(size)])
+    return label(claim.sizes[list(_name_sizes(claim, cell.arm.name)).index(size)])
 
 
-def rates_of(
+def choose_rates(
     claim: Claim, rows: Iterable[Row], config_of: ConfigOf | None = None
 ) -> tuple[dict[str, Choice], list[str]]:
     """Return the choice of every arm, from the rows of the tuning cells, and the missing trials.
@@ -145,10 +155,12 @@ def rates_of(
     A candidate whose training failed is excluded; nothing is chosen while a candidate's cell has
     not run.
     """
-    space = space_of(claim)
+    space = make_space(claim)
     decisions, trials = search(space, _index_results(claim, rows, config_of))
     missing = [f"{trial.arm}: {trial.task} with lr {trial.lr:g}: not run" for trial in trials]
-    choices = {name: _first_choice(claim, name) for name in claim.arms if name not in space.arms}
+    choices = {
+        name: _make_first_choice(claim, name) for name in claim.arms if name not in space.arms
+    }
     for name, choice in decisions.items():
         if choice.means:
             choices[name] = choice
@@ -157,7 +169,7 @@ def rates_of(
     return choices, missing
 
 
-def space_of(claim: Claim) -> Space:
+def make_space(claim: Claim) -> Space:
     """Return the settings that are tried before the claim's own cells.
 
     The space is empty where there is one candidate, or where nothing is trained.
@@ -196,7 +208,9 @@ def _index_results(
             return None
         if row.error is not None or claim.measure == "descendant":
             return (
-                result_of(row) if claim.protocol > 1 else replace(result_of(row), least=-math.inf)
+                read_result(row)
+                if claim.protocol > 1
+                else replace(read_result(row), least=-math.inf)
             )
         values = list_values(claim, cell, row, config_of)
         return Result(value=sum(values.values()) / len(values))
@@ -214,23 +228,23 @@ def list_values(
     if row.error is not None:
         return {}
     if claim.measure == "descendant":
-        return {(cell.task, size_name_of(claim, cell)): 100 * (row.value or 0.0)}
+        return {(cell.task, name_size(claim, cell)): 100 * (row.value or 0.0)}
     assert config_of is not None, "measuring an extraction needs its config"
     metrics = config_of(cell).metrics
     if not claim.sizes:
-        metric = _metric(claim.metric, metrics, {}, cell)
+        metric = _find_metric(claim.metric, metrics, {}, cell)
         by_task = metric if isinstance(metric, Mapping) else {cell.task: metric}
         return {
-            (task, size_name_of(claim, cell)): 100 * float(value) for task, value in by_task.items()
+            (task, name_size(claim, cell)): 100 * float(value) for task, value in by_task.items()
         }
-    sizes = zip(claim.sizes, _sizes(claim, cell.arm.name))
+    sizes = zip(claim.sizes, _name_sizes(claim, cell.arm.name))
     return {
-        (cell.task, label(claim_size)): 100 * float(_metric(claim.metric, metrics, size, cell))
+        (cell.task, label(claim_size)): 100 * float(_find_metric(claim.metric, metrics, size, cell))
         for claim_size, size in sizes
     }
 
 
-def _metric(name: str, metrics: Json, size: Mapping[str, Json], cell: Cell) -> Json:
+def _find_metric(name: str, metrics: Json, size: Mapping[str, Json], cell: Cell) -> Json:
     """Return a metric by its path of names, joined by dots.
 
     In a list, the entry that agrees with `size` is taken.
@@ -255,7 +269,7 @@ def _metric(name: str, metrics: Json, size: Mapping[str, Json], cell: Cell) -> J
     return value
 
 
-def _first_choice(claim: Claim, name: str) -> Choice:
+def _make_first_choice(claim: Claim, name: str) -> Choice:
     """Return the choice of an arm without candidates, which also serves to count cells."""
     return Choice(arm=name, lr=claim.tuning.lr[0] if claim.tuning else claim.recipe.lr, means={})
 
@@ -263,13 +277,15 @@ def _first_choice(claim: Claim, name: str) -> Choice:
 def _make_tuning_cell(claim: Claim, trial: Trial) -> Cell:
     """Return the cell of a trial, evaluated on validation images."""
     assert claim.tuning is not None
-    sizes = sizes_of(claim, trial.arm)
+    sizes = list_sizes(claim, trial.arm)
     size = Size(layers=claim.tuning.layers) if claim.tuning.layers else sizes[len(sizes) // 2]
     choice = Choice(arm=trial.arm, lr=trial.lr, augment=trial.augment, means={})
-    return _cells(claim, choice, claim.tuning.seed, [trial.task], [size], "validation")[0]
+    return _list_cells_of_arm(claim, choice, claim.tuning.seed, [trial.task], [size], "validation")[
+        0
+    ]
 
 
-def _cells(
+def _list_cells_of_arm(
     claim: Claim,
     choice: Choice,
     seed: int,
@@ -288,13 +304,15 @@ def _cells(
             tasks[:1],
             sizes[:1],
         )
-    arm = arm_of(claim, choice.arm, seed, choice.lr if choice.arm in space_of(claim).arms else None)
+    arm = build_arm(
+        claim, choice.arm, seed, choice.lr if choice.arm in make_space(claim).arms else None
+    )
     rest: dict[str, Any] = {"seed": seed, "recipe": recipe, "split": split, "look": False}
     return [
         Cell(
             arm=arm,
             task=task,
-            version=claim.versions.get(task) or version_of(task),
+            version=claim.versions.get(task) or get_version(task),
             data={
                 name: claim.data[name]
                 for name in (task, *arm.tasks_for(task))

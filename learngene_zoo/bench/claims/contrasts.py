@@ -15,12 +15,12 @@ from learngene_zoo.bench.grid.grid import select_members
 from learngene_zoo.bench.results.rows import Row, unpack_flags
 from learngene_zoo.bench.results.statistics import MANY_DRAWS, Estimate, estimate, leave_one_out
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.families.family import cost
-from learngene_zoo.intervals import paired_gain
+from learngene_zoo.families.family import count_cost
+from learngene_zoo.intervals import compute_paired_gain
 from learngene_zoo.lifecycle import plan
 from learngene_zoo.method.contract import METHODS
 from learngene_zoo.method.sizes import Member, Target
-from learngene_zoo.pretrained.ancestry import ancestry_spec
+from learngene_zoo.pretrained.ancestry import read_ancestry_spec
 from learngene_zoo.settings import with_settings
 
 SizeName = int | str  # a size: layers, or its name
@@ -86,9 +86,9 @@ def make_finding(
         high=high,
         low_here=low_here,
         high_here=high_here,
-        p=p_value(result, claim.smallest) if decides else None,
+        p=compute_p_value(result, claim.smallest) if decides else None,
         detectable=None if result.detectable is None else claim.smallest + result.detectable,
-        outcome=outcome(result, claim.smallest) if decides else None,
+        outcome=judge_gain(result, claim.smallest) if decides else None,
         tasks={task: sum(row) / len(row) for task, row in table.items()},
         without=leave_one_out(table) if claim.scope == "tasks" else {},
         units=units,
@@ -96,7 +96,7 @@ def make_finding(
     )
 
 
-def outcome(result: Estimate, smallest: float) -> Decision:
+def judge_gain(result: Estimate, smallest: float) -> Decision:
     """Return the outcome of an estimated gain, in points.
 
     `smallest` is the smallest gain that matters. The outcome is negligible if the interval lies
@@ -111,19 +111,19 @@ def outcome(result: Estimate, smallest: float) -> Decision:
 
 
 def decide_outcome(low: float, high: float, smallest: float) -> Decision:
-    """Return the `outcome` of an interval."""
+    """Return the `judge_gain` of an interval."""
     if -smallest <= low and high <= smallest:
         return "negligible"
     return "holds" if low > smallest else "refuted" if high < 0 else "undecided"
 
 
-def p_value(result: Estimate, smallest: float) -> float:
+def compute_p_value(result: Estimate, smallest: float) -> float:
     """Return the smallest `1 - level` whose interval gives the outcome.
 
     For an undecided estimate, the outcome meant is "holds".
     """
     boundaries = {"refuted": (0.0,), "negligible": (-smallest, smallest)}.get(
-        outcome(result, smallest), (smallest,)
+        judge_gain(result, smallest), (smallest,)
     )
     return max(result.p_value(boundary) for boundary in boundaries)
 
@@ -136,7 +136,7 @@ def sum_weighted(arms: Sequence[Values], weights: Sequence[float] = (1.0, -1.0))
     }
 
 
-def means_by(values: Values, part: Literal[0, 1]) -> dict[str, float]:
+def average_by(values: Values, part: Literal[0, 1]) -> dict[str, float]:
     """Return the mean for each task (part 0 of a unit) or each size (part 1)."""
     groups: dict[str, list[float]] = {}
     for unit, value in values.items():
@@ -144,12 +144,12 @@ def means_by(values: Values, part: Literal[0, 1]) -> dict[str, float]:
     return {name: sum(group) / len(group) for name, group in groups.items()}
 
 
-def mean_of_sizes(sizes: Mapping[SizeName, float]) -> float:
+def average_sizes(sizes: Mapping[SizeName, float]) -> float:
     """Return the mean over the sizes of one task and seed."""
     return sum(sizes.values()) / len(sizes)
 
 
-def rise(sizes: Mapping[SizeName, float]) -> float:
+def measure_rise(sizes: Mapping[SizeName, float]) -> float:
     """Return the rise from the fewest to the most layers of one task and seed, by least squares."""
     depths = [int(depth) for depth in sizes]
     centre = sum(depths) / len(depths)
@@ -157,8 +157,8 @@ def rise(sizes: Mapping[SizeName, float]) -> float:
     return covariance / sum((depth - centre) ** 2 for depth in depths) * (max(depths) - min(depths))
 
 
-def by_task(
-    values: Values, reduce: Callable[[Mapping[SizeName, float]], float] = mean_of_sizes
+def group_by_task(
+    values: Values, reduce: Callable[[Mapping[SizeName, float]], float] = average_sizes
 ) -> dict[str, list[float]]:
     """Return for each task, in the order of the units, a list over seeds of `reduce(sizes)`."""
     sizes: dict[str, dict[int, dict[SizeName, float]]] = {}
@@ -170,7 +170,7 @@ def by_task(
     }
 
 
-def stronger(arms: Mapping[str, Values]) -> tuple[Values, dict[tuple[str, SizeName], str]]:
+def choose_stronger(arms: Mapping[str, Values]) -> tuple[Values, dict[tuple[str, SizeName], str]]:
     """Return the values of the arm with the highest mean over seeds, and the chosen arms.
 
     The arm is chosen separately for each task and size, on the very numbers that are compared. This
@@ -189,7 +189,7 @@ def stronger(arms: Mapping[str, Values]) -> tuple[Values, dict[tuple[str, SizeNa
     return {unit: arms[chosen[unit[:2]]][unit] for unit in units}, chosen
 
 
-def gains_over_images(
+def compute_gains_over_images(
     rows: Sequence[Row], ours: str, rivals: Mapping[str, Sequence[str]]
 ) -> dict[str, float]:
     """Return the accuracy of every arm, and the gains of `ours` with 95 % intervals.
@@ -209,7 +209,7 @@ def gains_over_images(
         arm: sum(sum(run) / len(run) for run in runs) / len(runs) for arm, runs in correct.items()
     }
     for name, arms in rivals.items():
-        gain = paired_gain(correct[ours], correct[max(arms, key=lambda arm: numbers[arm])])
+        gain = compute_paired_gain(correct[ours], correct[max(arms, key=lambda arm: numbers[arm])])
         numbers |= {
             f"over_{name}": gain.value,
             f"over_{name}_low": gain.low,
@@ -218,12 +218,12 @@ def gains_over_images(
     return numbers
 
 
-def jaccard(ours: set[int], theirs: set[int]) -> float:
+def compute_jaccard(ours: set[int], theirs: set[int]) -> float:
     """Return the Jaccard index: the intersection over the union; 1 for two empty sets."""
     return len(ours & theirs) / len(ours | theirs) if ours | theirs else 1.0
 
 
-def jaccard_by_chance(ours: int, theirs: int, total: int) -> float:
+def compute_chance_jaccard(ours: int, theirs: int, total: int) -> float:
     """Return the expected Jaccard index of two random sets of these sizes out of `total`."""
     shared = range(max(0, ours + theirs - total), min(ours, theirs) + 1)
     ways = {k: comb(ours, k) * comb(total - ours, theirs - k) for k in shared}
@@ -242,7 +242,7 @@ def exact_value(exact: Sum) -> float:
         return _sum_of_products(exact.work) / _sum_of_products(exact.instead_work)
     if exact.quantity == "stored":
         return 100 * (1 - _count_stored(exact) / _stored_instead(exact))
-    params = params_of(exact)
+    params = list_params(exact)
     if exact.quantity == "smallest":
         return min(params.values()) / 1e6
     absent = [layers for layers in exact.layers if layers not in params]
@@ -263,34 +263,34 @@ def _sum_of_products(numbers: Sequence[Sequence[float]]) -> float:
 
 def _count_stored(exact: Sum) -> int:
     """Return the parameters of the descendants of `sizes` together, and of their stitches."""
-    members = members_of(exact)
+    members = list_members(exact)
     params = sum(
         select_members(members, size)[-1].cost(exact.convention).params for size in exact.sizes
     )
-    return params + _in_stitches(exact.stitches)
+    return params + _count_stitches(exact.stitches)
 
 
 def _stored_instead(exact: Sum) -> int:
-    specs = [ancestry_spec(name).with_(classes=exact.classes) for name in exact.instead]
-    return sum(cost(spec, exact.convention).params for spec in specs) + _in_stitches(
+    specs = [read_ancestry_spec(name).with_(classes=exact.classes) for name in exact.instead]
+    return sum(count_cost(spec, exact.convention).params for spec in specs) + _count_stitches(
         exact.instead_stitches
     )
 
 
-def _in_stitches(stitches: Sequence[tuple[int, int, int]]) -> int:
+def _count_stitches(stitches: Sequence[tuple[int, int, int]]) -> int:
     """Return the parameters of linear layers with biases."""
     return sum(count * (width + 1) * wider for count, width, wider in stitches)
 
 
-def params_of(exact: Sum) -> dict[int, int]:
+def list_params(exact: Sum) -> dict[int, int]:
     """Return the parameters of the smallest descendant of each depth."""
     return {
         member.spec.layers: member.cost(exact.convention).params
-        for member in reversed(members_of(exact))
+        for member in reversed(list_members(exact))
     }
 
 
-def members_of(exact: Sum) -> list[Member]:
+def list_members(exact: Sum) -> list[Member]:
     """Return every descendant of the family, the smallest first."""
     return plan(
         exact.method,

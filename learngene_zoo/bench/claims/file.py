@@ -15,7 +15,7 @@ from typing import Any, Literal
 from learngene_zoo.artifacts.records import Control
 from learngene_zoo.bench.grid.cell import label
 from learngene_zoo.bench.results.statistics import Scope, Spread, plan_effect
-from learngene_zoo.errors import MAX_NEAR, BadFile, WrongCall, unknown
+from learngene_zoo.errors import MAX_NEAR, BadFile, WrongCall, refuse_unknown
 from learngene_zoo.families.family import Convention
 from learngene_zoo.method.contract import METHODS
 from learngene_zoo.settings import Json, Recipe, from_json
@@ -203,7 +203,7 @@ class Claim:
         return self.recipe.epochs if epochs is None else epochs
 
 
-def claims_folder() -> Path:
+def find_claims_folder() -> Path:
     """Return the folder of all claims.
 
     It is `learngene_zoo/claims` in a wheel, `benchmarks/claims` in a checkout.
@@ -215,7 +215,7 @@ def claims_folder() -> Path:
 
 def list_claims() -> list[str]:
     """Return the names of all claims, sorted."""
-    return sorted(path.stem for path in claims_folder().glob("*.toml"))
+    return sorted(path.stem for path in find_claims_folder().glob("*.toml"))
 
 
 def find_claim(reference: str | Path) -> Path:
@@ -229,12 +229,12 @@ def find_claim(reference: str | Path) -> Path:
         return path
     names = list_claims()
     if str(reference) in names:
-        return claims_folder() / f"{reference}.toml"
+        return find_claims_folder() / f"{reference}.toml"
     close = get_close_matches(str(reference), names, MAX_NEAR, cutoff=0.5)
     near = f"similar: {', '.join(close)}; " if close else ""
     raise WrongCall(
-        f"no claim named {str(reference)!r}; {near}{claims_folder()} holds all; for a claim of "
-        "your own, give the path of its file, as --claim ./mine.toml"
+        f"no claim named {str(reference)!r}; {near}{find_claims_folder()} holds all; for a claim "
+        "of your own, give the path of its file, as --claim ./mine.toml"
     )
 
 
@@ -284,13 +284,13 @@ def _parse_claim(data: dict[str, Any], path: Path) -> Claim:
             if name not in claim.targets and is_installed(name)
         )
         claim = replace(claim, targets=(*claim.targets, *installed))
-    problem = _problem(claim, path) or _find_unstated(claim, data)
+    problem = _find_problem(claim, path) or _find_unstated(claim, data)
     if problem:
         raise BadFile(f"{path}: {problem}")
     return claim
 
 
-def _problem(claim: Claim, path: Path) -> str | None:
+def _find_problem(claim: Claim, path: Path) -> str | None:
     """Return the first reason why this claim cannot be decided as written."""
     if claim.name != path.stem:
         return f"the claim is named {claim.name!r}, but its file is {path.name}"
@@ -309,13 +309,17 @@ def _problem(claim: Claim, path: Path) -> str | None:
         return f"compare names the arm {absent[0]!r}, but there is no table [arms.{absent[0]!r}]"
     if claim.compare.kind == "exact":
         return None if claim.exact else "an exact claim needs at least one [[exact]] table"
-    return _problem_of_design(claim) or _problem_of_arms(claim) or _problem_of_tuning(claim)
+    return (
+        _find_problem_of_design(claim)
+        or _find_problem_of_arms(claim)
+        or _find_problem_of_tuning(claim)
+    )
 
 
 def is_installed(task: str) -> bool:
     """Return whether a task's data is on this machine, so that nothing is downloaded for it."""
     entry = catalogue.find_entry(task)
-    return entry is not None and catalogue.suite_of(entry).hub(entry) is None
+    return entry is not None and catalogue.find_suite_of(entry).hub(entry) is None
 
 
 def _find_unstated(claim: Claim, data: Mapping[str, Any]) -> str | None:
@@ -342,10 +346,10 @@ def _find_unstated(claim: Claim, data: Mapping[str, Any]) -> str | None:
         and claim.targets != (catalogue.SOURCE_TASK,)
     ):
         return f"{REAL_TASK} is not among the targets; every claim on descendants has a real task"
-    return _problem_of_power(claim)
+    return _find_problem_of_power(claim)
 
 
-def _problem_of_power(claim: Claim) -> str | None:
+def _find_problem_of_power(claim: Claim) -> str | None:
     power = claim.power
     if power is None:
         return (
@@ -361,7 +365,7 @@ def _problem_of_power(claim: Claim) -> str | None:
     return None
 
 
-def planned_effect(claim: Claim) -> float:
+def compute_planned_effect(claim: Claim) -> float:
     """Return the true gain, in points, that four of five such experiments would detect.
 
     It depends on the numbers of tasks and seeds (`statistics.plan_effect`).
@@ -383,7 +387,7 @@ def planned_effect(claim: Claim) -> float:
     return effect
 
 
-def _problem_of_design(claim: Claim) -> str | None:
+def _find_problem_of_design(claim: Claim) -> str | None:
     min_seeds = HEADLINE_SEEDS if claim.headline else MIN_SEEDS
     sizes = ("sizes", [*map(label, claim.sizes)]) if claim.sizes else ("layers", [*claim.layers])
     for name, values in (("targets", [*claim.targets]), sizes):
@@ -411,11 +415,11 @@ def _problem_of_design(claim: Claim) -> str | None:
     return None
 
 
-def _problem_of_arms(claim: Claim) -> str | None:
-    task_names, methods = {entry.name for entry in catalogue.entries()}, METHODS.references()
+def _find_problem_of_arms(claim: Claim) -> str | None:
+    task_names, methods = {entry.name for entry in catalogue.list_entries()}, METHODS.references()
     for name, arm in claim.arms.items():
         if arm.method not in methods:
-            return f"arm {name!r}: {unknown('method', arm.method, methods)}"
+            return f"arm {name!r}: {refuse_unknown('method', arm.method, methods)}"
         if arm.draw_tasks is not None and not 1 <= arm.draw_tasks <= len(arm.tasks):
             return (
                 f"arm {name!r}: draw_tasks is {arm.draw_tasks}, but it has "
@@ -443,10 +447,10 @@ def _problem_of_arms(claim: Claim) -> str | None:
             )
     tasks = [*claim.targets, *(task for arm in claim.arms.values() for task in arm.tasks)]
     wrong = [task for task in tasks if ":" not in task and task not in task_names]
-    return str(unknown("task", wrong[0], task_names)) if wrong else None
+    return str(refuse_unknown("task", wrong[0], task_names)) if wrong else None
 
 
-def _problem_of_tuning(claim: Claim) -> str | None:
+def _find_problem_of_tuning(claim: Claim) -> str | None:
     tuning = claim.tuning
     if tuning is None:
         return (

@@ -14,23 +14,23 @@ from typing import Any
 from learngene_zoo.artifacts.learngene import read_config
 from learngene_zoo.artifacts.records import LearngeneConfig
 from learngene_zoo.atomic import new_file
-from learngene_zoo.bench.claims.cells import cells_of, rates_of, space_of, tuning_cells
+from learngene_zoo.bench.claims.cells import choose_rates, list_cells, list_tuning_cells, make_space
 from learngene_zoo.bench.claims.contrasts import Finding, decide_outcome
-from learngene_zoo.bench.claims.file import Claim, ClaimBudget, planned_effect
+from learngene_zoo.bench.claims.file import Claim, ClaimBudget, compute_planned_effect
 from learngene_zoo.bench.claims.verdict import Verdict, judge
 from learngene_zoo.bench.grid.cell import Cell
 from learngene_zoo.bench.grid.grid import open_own_data, stamp_own_data
 from learngene_zoo.bench.results.rows import RESULTS, read_rows
-from learngene_zoo.bench.results.statistics import extremes
+from learngene_zoo.bench.results.statistics import find_extremes
 from learngene_zoo.bench.running.executors import Executor
 from learngene_zoo.bench.running.runner import run_grid
 from learngene_zoo.errors import BadFile
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import from_json, to_json
 from learngene_zoo.storage import read_json, write_json
-from learngene_zoo.tasks.catalogue import version_of
-from learngene_zoo.terminal import text_table
-from learngene_zoo.text import count_noun, human_seconds
+from learngene_zoo.tasks.catalogue import get_version
+from learngene_zoo.terminal import format_table
+from learngene_zoo.text import count_noun, format_seconds
 
 SHOWN_MISSING = 12  # missing cells that are listed
 
@@ -59,28 +59,28 @@ def run_claim(
         budget: the budget with which the claim was loaded.
     """
     if claim.power is not None:
-        say(f"{claim.name}: planned to see gains from {planned_effect(claim):.1f} points")
+        say(f"{claim.name}: planned to see gains from {compute_planned_effect(claim):.1f} points")
     own = [*claim.targets, *(task for arm in claim.arms.values() for task in arm.tasks)]
     claim = replace(claim, data=stamp_own_data(open_own_data(own, run.offline)))
     tried = {row.key: row for row in read_rows(out / RESULTS) if row.error is None}
-    while tuning := tuning_cells(claim, tried.values(), config_of(out)):
+    while tuning := list_tuning_cells(claim, tried.values(), make_config_reader(out)):
         say(f"{claim.name}: {describe_phase(claim, tuning)} on validation images")
         tried |= {row.key: row for row in run_grid(tuning, out, run, executor, say)}
-    choices, missing = rates_of(claim, tried.values(), config_of(out))
+    choices, missing = choose_rates(claim, tried.values(), make_config_reader(out))
     if not missing:
-        cells = cells_of(claim, choices)
+        cells = list_cells(claim, choices)
         if cells:
             say(f"{claim.name}: {count_noun(len(cells), 'cell')}")
             run_grid(cells, out, run, executor, say)
-    verdict = judge(claim, read_rows(out / RESULTS), config_of(out))
+    verdict = judge(claim, read_rows(out / RESULTS), make_config_reader(out))
     if verdict.verdict != "incomplete":
-        write_verdict(claim, verdict, verdict_path(claim, out, budget))
+        write_verdict(claim, verdict, locate_verdict(claim, out, budget))
     return verdict
 
 
 def describe_phase(claim: Claim, tuning: Sequence[Cell]) -> str:
     """Return which settings the tuning cells try, and their number."""
-    first = space_of(claim).augments[0]
+    first = make_space(claim).augments[0]
     augments = sorted({cell.recipe.augment for cell in tuning})
     phase = "learning rates" if augments == [first] else f"augmentation {' and '.join(augments)}"
     return f"tuning, {phase}: {count_noun(len(tuning), 'cell')}"
@@ -91,13 +91,13 @@ def write_verdict(claim: Claim, verdict: Verdict, path: Path) -> None:
 
     Later versions of a task have other test images.
     """
-    versions = {task: version_of(task) for task in (*claim.targets, *claim.where_installed)}
+    versions = {task: get_version(task) for task in (*claim.targets, *claim.where_installed)}
     claim = replace(claim, versions={**versions, **claim.versions})
     with new_file(path, force=True) as draft:
         write_json(draft, {"claim": to_json(claim), "verdict": to_json(verdict)})
 
 
-def verdict_path(claim: Claim, out: Path, budget: ClaimBudget = "standard") -> Path:
+def locate_verdict(claim: Claim, out: Path, budget: ClaimBudget = "standard") -> Path:
     """Return the file of the verdict on a claim."""
     return out / (f"{claim.name}.json" if budget == "standard" else f"{claim.name}.{budget}.json")
 
@@ -156,13 +156,13 @@ def _upgrade_outcomes(data: dict[str, Any]) -> dict[str, Any]:
     return {**data, "claim": claim, "verdict": verdict}
 
 
-def config_of(out: Path) -> Callable[[Cell], LearngeneConfig]:
+def make_config_reader(out: Path) -> Callable[[Cell], LearngeneConfig]:
     """Return a function that reads the config of a cell's learngene."""
     read = cache(read_config)  # each file once
     return lambda cell: read(cell.extraction.folder(out))
 
 
-def verdict_text(claim: Claim, verdict: Verdict) -> list[str]:
+def format_verdict(claim: Claim, verdict: Verdict) -> list[str]:
     """Return the lines that the command prints: claim, results by task, intervals and verdict."""
     more = len(verdict.missing) - SHOWN_MISSING
     missing = [*verdict.missing[:SHOWN_MISSING], *([f"and {more} more"] if more > 0 else [])]
@@ -177,19 +177,23 @@ def verdict_text(claim: Claim, verdict: Verdict) -> list[str]:
             else []
         ),
         *([f"Measured   {_describe_design(claim)}"] if claim.targets else []),
-        *_table(verdict),
-        *_block("Decides", [_format_finding(finding, claim) for finding in verdict.findings]),
-        *_block("Also measured", [_format_finding(finding, claim) for finding in verdict.beside]),
-        *_block(
+        *_format_table(verdict),
+        *_format_block(
+            "Decides", [_format_finding(finding, claim) for finding in verdict.findings]
+        ),
+        *_format_block(
+            "Also measured", [_format_finding(finding, claim) for finding in verdict.beside]
+        ),
+        *_format_block(
             "One task left out",
             [_format_range_without_one(finding) for finding in verdict.findings if finding.without],
         ),
-        *_block(
+        *_format_block(
             "Learning rates and augmentations, chosen on validation images",
             list(_describe_choices(verdict)),
         ),
-        *_block("Notes", list(verdict.notes)),
-        *_block(
+        *_format_block("Notes", list(verdict.notes)),
+        *_format_block(
             f"Missing: {count_noun(len(verdict.missing), 'cell')}; run the claim again", missing
         ),
         "",
@@ -221,7 +225,7 @@ def _join_numbers(numbers: Sequence[int]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def _block(title: str, lines: Sequence[str]) -> list[str]:
+def _format_block(title: str, lines: Sequence[str]) -> list[str]:
     return ["", title, *(f"  {line}" for line in lines)] if lines else []
 
 
@@ -233,7 +237,7 @@ def _format_last_lines(claim: Claim, verdict: Verdict) -> Iterator[str]:
         over = "tasks and seeds" if claim.scope == "tasks" else "seeds only"
         yield f"95 % intervals over {over}; smallest relevant effect: {claim.smallest:g} points."
         yield (
-            f"{count_noun(verdict.cells, 'cell')}, {human_seconds(verdict.seconds)} of extraction "
+            f"{count_noun(verdict.cells, 'cell')}, {format_seconds(verdict.seconds)} of extraction "
             f"and training; {'; '.join(verdict.machines)}"
         )
     yield f"Verdict: {claim.name} {_sentence(verdict)}."
@@ -256,8 +260,8 @@ def _format_finding(finding: Finding, claim: Claim) -> str:
     if claim.compare.kind == "exact":
         text = f"{finding.what}: {sum_text(finding)}"
     else:
-        text = f"{finding.what}: {finding.value:+.1f} points {interval_text(finding)}"
-        interval = interval_text(replace(finding, low=finding.low_here, high=finding.high_here))
+        text = f"{finding.what}: {finding.value:+.1f} points {format_interval(finding)}"
+        interval = format_interval(replace(finding, low=finding.low_here, high=finding.high_here))
         text += f", over seeds only {interval}" if claim.scope == "tasks" else ""
     if claim.compare.kind == "ordering" and finding.p is not None:
         text += f", p = {finding.p:.3f} (Holm)"
@@ -269,7 +273,7 @@ def sum_text(finding: Finding) -> str:
     return f"{finding.value:.2f} {finding.unit or '%'}"
 
 
-def interval_text(finding: Finding) -> str:
+def format_interval(finding: Finding) -> str:
     """Return the interval of a finding, in points."""
     if finding.low is None or finding.high is None:
         return "[no interval: one unit]"
@@ -278,7 +282,7 @@ def interval_text(finding: Finding) -> str:
 
 
 def _format_range_without_one(finding: Finding) -> str:
-    (low_task, lowest), (high_task, highest) = extremes(finding.without)
+    (low_task, lowest), (high_task, highest) = find_extremes(finding.without)
     return (
         f"{finding.what}: {lowest:+.1f} (without {low_task}) to {highest:+.1f} (without "
         f"{high_task})"
@@ -294,7 +298,7 @@ def _describe_choices(verdict: Verdict) -> Iterator[str]:
             yield f"{choice.arm}: {choice.lr:g} (of {tried}){augmentation}"
 
 
-def _table(verdict: Verdict) -> list[str]:
+def _format_table(verdict: Verdict) -> list[str]:
     """Return for each task every arm's mean in per cent, and the mean difference that decides."""
     if not verdict.means:
         return []
@@ -321,4 +325,4 @@ def _table(verdict: Verdict) -> list[str]:
             ]
         )
     columns = ["task", *verdict.means, *differences]
-    return ["", *text_table(columns, rows, right=range(1, len(columns))).splitlines()]
+    return ["", *format_table(columns, rows, right=range(1, len(columns))).splitlines()]

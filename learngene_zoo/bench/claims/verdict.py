@@ -9,29 +9,35 @@ from itertools import combinations, pairwise
 from typing import Literal
 
 from learngene_zoo.artifacts.records import LearngeneConfig
-from learngene_zoo.bench.claims.cells import ConfigOf, cells_of, list_values, rates_of, size_name_of
+from learngene_zoo.bench.claims.cells import (
+    ConfigOf,
+    choose_rates,
+    list_cells,
+    list_values,
+    name_size,
+)
 from learngene_zoo.bench.claims.contrasts import (
     Finding,
     Unit,
     Values,
-    by_task,
+    average_by,
+    choose_stronger,
+    compute_chance_jaccard,
+    compute_jaccard,
     exact_value,
-    jaccard,
-    jaccard_by_chance,
+    group_by_task,
     make_finding,
-    means_by,
-    rise,
-    stronger,
+    measure_rise,
     sum_weighted,
 )
 from learngene_zoo.bench.claims.file import Claim, Decision
 from learngene_zoo.bench.grid.cell import Cell
 from learngene_zoo.bench.grid.search import Choice
 from learngene_zoo.bench.results.rows import Row
-from learngene_zoo.bench.results.statistics import holm
+from learngene_zoo.bench.results.statistics import adjust_by_holm
 from learngene_zoo.bench.results.summary import STEMS
 from learngene_zoo.errors import BadFile
-from learngene_zoo.tasks.catalogue import origin_of
+from learngene_zoo.tasks.catalogue import get_origin
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,8 +79,8 @@ def judge(claim: Claim, rows: Iterable[Row], config_of: ConfigOf | None = None) 
         return _judge_exact(claim)
     rows = list(rows)
     rows_by_key = {row.key: row for row in rows}
-    choices, missing = rates_of(claim, rows, config_of)
-    cells = [] if missing else cells_of(claim, choices)
+    choices, missing = choose_rates(claim, rows, config_of)
+    cells = [] if missing else list_cells(claim, choices)
     missing += [
         _name_cell(cell, rows_by_key.get(cell.key))
         for cell in cells
@@ -96,8 +102,8 @@ def judge(claim: Claim, rows: Iterable[Row], config_of: ConfigOf | None = None) 
         claim=claim.name,
         verdict=_combine_outcomes(claim, findings),
         findings=tuple(findings),
-        beside=tuple(_other_findings(evidence)),
-        means={name: means_by(values, 0) for name, values in evidence.values.items()},
+        beside=tuple(_iterate_other_findings(evidence)),
+        means={name: average_by(values, 0) for name, values in evidence.values.items()},
         choices=choices,
         notes=(*notes, *_list_warnings(claim, findings, choices)),
         machines=tuple(sorted({row.machine for row in used if row.machine})),
@@ -118,7 +124,7 @@ def _collect_evidence(
     values: dict[str, dict[Unit, float]] = {}
     configs: dict[str, dict[int, LearngeneConfig]] = {}
     for cell in cells:
-        name, row, size_name = cell.arm.name, rows_by_key[cell.key], size_name_of(claim, cell)
+        name, row, size_name = cell.arm.name, rows_by_key[cell.key], name_size(claim, cell)
         rows.setdefault(name, {})[(cell.task, size_name, cell.seed)] = row
         for (task, size), value in list_values(claim, cell, row, config_of).items():
             values.setdefault(name, {})[(task, size, cell.seed)] = value
@@ -139,18 +145,23 @@ def _estimate(
     same = _count_same_models(evidence, *arms) if len(arms) == 2 else 0
     title = title or f"{arms[0]} over {arms[1]}"
     return make_finding(
-        title, by_task(values), claim=evidence.claim, units=len(values), same=same, decides=decides
+        title,
+        group_by_task(values),
+        claim=evidence.claim,
+        units=len(values),
+        same=same,
+        decides=decides,
     )
 
 
 def _judge_over(evidence: _Evidence) -> tuple[list[Finding], list[str]]:
     first, *rivals = evidence.claim.compare.arms
-    theirs, chosen = stronger({name: evidence.values[name] for name in rivals})
+    theirs, chosen = choose_stronger({name: evidence.values[name] for name in rivals})
     rival = rivals[0] if len(rivals) == 1 else f"the stronger of {' and '.join(rivals)}"
     counts = ", ".join(f"{name} in {list(chosen.values()).count(name)}" for name in rivals)
     notes = [f"the stronger arm, by task and size: {counts}"] if len(rivals) > 1 else []
     if evidence.claim.sizes:
-        by_size = means_by(sum_weighted([evidence.values[first], theirs]), 1)
+        by_size = average_by(sum_weighted([evidence.values[first], theirs]), 1)
         gains = "; ".join(f"{size} {gain:+.2f}" for size, gain in by_size.items())
         notes.append(
             f"ahead at {sum(gain > 0 for gain in by_size.values())} of {len(by_size)} sizes: "
@@ -173,7 +184,7 @@ def _judge_trend(evidence: _Evidence) -> tuple[list[Finding], list[str]]:
     return [
         make_finding(
             title,
-            by_task(evidence.values[arm], rise),
+            group_by_task(evidence.values[arm], measure_rise),
             claim=evidence.claim,
             units=len(evidence.values[arm]),
         )
@@ -189,7 +200,10 @@ def _judge_closing(evidence: _Evidence) -> tuple[list[Finding], list[str]]:
     title = f"the gap of {ahead} over {behind} exceeds that of {ahead_late} over {behind_late}"
     return [
         make_finding(
-            title, by_task(sum_weighted([early, late])), claim=evidence.claim, units=len(early)
+            title,
+            group_by_task(sum_weighted([early, late])),
+            claim=evidence.claim,
+            units=len(early),
         )
     ], []
 
@@ -214,16 +228,19 @@ def _judge_overlap(evidence: _Evidence) -> tuple[list[Finding], list[str]]:
     }
     total = next(iter(evidence.configs[ours].values())).ancestries[0].spec.layers
     pairs = [(blocks_of[ours][seed], blocks_of[theirs][seed]) for seed in blocks_of[ours]]
-    points = [100 * (jaccard(a, b) - jaccard_by_chance(len(a), len(b), total)) for a, b in pairs]
+    points = [
+        100 * (compute_jaccard(a, b) - compute_chance_jaccard(len(a), len(b), total))
+        for a, b in pairs
+    ]
     title = f"Jaccard index of the kept blocks of {ours} and {theirs}, beyond chance, times 100"
     notes = [
         f"{name} keeps "
         f"{'; '.join(' '.join(map(str, sorted(blocks))) for blocks in blocks_of[name].values())}; "
         "its seeds among themselves have a Jaccard index of "
-        f"{_mean_jaccard(combinations(blocks_of[name].values(), 2)):.2f}"
+        f"{_average_jaccard(combinations(blocks_of[name].values(), 2)):.2f}"
         for name in (ours, theirs)
     ]
-    notes.append(f"the Jaccard index itself is {_mean_jaccard(pairs):.2f}")
+    notes.append(f"the Jaccard index itself is {_average_jaccard(pairs):.2f}")
     # a block more in common
     step = 100 / min(len(blocks) for by_seed in blocks_of.values() for blocks in by_seed.values())
     return [
@@ -243,8 +260,8 @@ def _read_kept(config: LearngeneConfig) -> set[int]:
     return set(blocks)
 
 
-def _mean_jaccard(pairs: Iterable[tuple[set[int], set[int]]]) -> float:
-    indices = [jaccard(a, b) for a, b in pairs]
+def _average_jaccard(pairs: Iterable[tuple[set[int], set[int]]]) -> float:
+    indices = [compute_jaccard(a, b) for a, b in pairs]
     return sum(indices) / len(indices)
 
 
@@ -274,7 +291,9 @@ def _count_same_models(evidence: _Evidence, ours: str, theirs: str) -> int:
 
 def _correct_findings(findings: Sequence[Finding]) -> list[Finding]:
     """Apply Holm's correction: a pair is undecided unless its adjusted p-value is below 0.05."""
-    adjusted = holm({finding.what: 1.0 if finding.p is None else finding.p for finding in findings})
+    adjusted = adjust_by_holm(
+        {finding.what: 1.0 if finding.p is None else finding.p for finding in findings}
+    )
     outcomes = [
         finding.outcome if adjusted[finding.what] < 0.05 else "undecided" for finding in findings
     ]
@@ -303,7 +322,7 @@ def _combine_outcomes(claim: Claim, findings: Sequence[Finding]) -> Decision:
     )
 
 
-def _other_findings(evidence: _Evidence) -> Iterator[Finding]:
+def _iterate_other_findings(evidence: _Evidence) -> Iterator[Finding]:
     """Yield findings that are reported with the deciding ones.
 
     They are the first arm's gains over the arms that are not compared, and the deciding gain on the
@@ -323,7 +342,7 @@ def _other_findings(evidence: _Evidence) -> Iterator[Finding]:
         rival = f"the stronger of {' and '.join(stems)}"
         values = {
             **evidence.values,
-            rival: stronger({name: evidence.values[name] for name in stems})[0],
+            rival: choose_stronger({name: evidence.values[name] for name in stems})[0],
         }
         yield _estimate(replace(evidence, values=values), (first, rival), decides=False)
     for name, control in controls.items():
@@ -334,17 +353,17 @@ def _other_findings(evidence: _Evidence) -> Iterator[Finding]:
                 if control == "shuffled"
                 else finding
             )
-    theirs = stronger({name: evidence.values[name] for name in rivals})[0]
+    theirs = choose_stronger({name: evidence.values[name] for name in rivals})[0]
     for origin in ("real", "left out"):
         selected = {
             unit: value
             for unit, value in sum_weighted([evidence.values[first], theirs]).items()
-            if origin_of(unit[0]) == origin
+            if get_origin(unit[0]) == origin
         }
         if selected and len(selected) < len(theirs):
             yield make_finding(
                 f"on {origin} tasks",
-                by_task(selected),
+                group_by_task(selected),
                 claim=evidence.claim,
                 units=len(selected),
                 decides=False,

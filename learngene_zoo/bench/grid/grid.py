@@ -13,11 +13,11 @@ from learngene_zoo.artifacts.shelf import is_ours
 from learngene_zoo.bench.grid.cell import Arm, Cell, HeadStart, Size, is_plain, label
 from learngene_zoo.bench.grid.search import Augment
 from learngene_zoo.bench.results import condition
-from learngene_zoo.errors import WrongCall, ZooError, unknown
+from learngene_zoo.errors import WrongCall, ZooError, refuse_unknown
 from learngene_zoo.families.spec import TextSpec
 from learngene_zoo.method.contract import METHODS
 from learngene_zoo.method.sizes import Member, Target
-from learngene_zoo.pretrained.ancestry import ancestry_spec
+from learngene_zoo.pretrained.ancestry import read_ancestry_spec
 from learngene_zoo.settings import Json, Recipe, from_json, to_json
 from learngene_zoo.tasks import catalogue
 from learngene_zoo.tasks.task import Entry, Task, stamp_tasks
@@ -30,7 +30,7 @@ SCRATCH = (
 MAX_NAMED = 18  # sizes listed in an error
 
 
-def targets(*references: str, only: Collection[str] = ()) -> tuple[str, ...]:
+def list_targets(*references: str, only: Collection[str] = ()) -> tuple[str, ...]:
     """Return the tasks of suites, and tasks by their names; `only` selects among them.
 
     They are in the order of the catalogue, the user's own data last.
@@ -38,13 +38,13 @@ def targets(*references: str, only: Collection[str] = ()) -> tuple[str, ...]:
     Raises:
         WrongCall: a suite or a task is unknown.
     """
-    suites = catalogue.suites()[0]
-    names = [entry.name for entry in catalogue.entries()]
+    suites = catalogue.load_suites()[0]
+    names = [entry.name for entry in catalogue.list_entries()]
     known = [*(suite.name for suite in suites), *names]
     for reference in references:
         if not is_own_data(reference) and reference not in known:
-            raise unknown("suite or task", reference, known)
-    tasks = catalogue.tasks_named(references)
+            raise refuse_unknown("suite or task", reference, known)
+    tasks = catalogue.expand_suites(references)
     for name in only:
         if name not in tasks:
             raise _find_no_task(name, references, tasks, names)
@@ -66,10 +66,10 @@ def _find_no_task(
             f"no task of {suites} named {name!r}; to combine tasks of any suites, leave out "
             f"{suites} and give each with --task"
         )
-    return unknown(f"task of {suites}", name, tasks)
+    return refuse_unknown(f"task of {suites}", name, tasks)
 
 
-def standard_arms(
+def list_standard_arms(
     methods: Sequence[str],
     *,
     preset: str | None = None,
@@ -132,7 +132,7 @@ def standard_arms(
     return [*arms, *(replace(arm, **size) for arm in SCRATCH)]
 
 
-def cells(
+def list_cells(
     tasks: Sequence[str],
     arms: Sequence[Arm],
     *,
@@ -195,8 +195,8 @@ def cells(
     ]
     # Separate calls: a size of either kind must be built, else the request is a mistake.
     competitors = [
-        *_competitors(arms, plain, offline, say),
-        *_competitors(arms, sizes, offline, say),
+        *_list_competitors(arms, plain, offline, say),
+        *_list_competitors(arms, sizes, offline, say),
     ]
     stamps = stamp_own_data(data)
     codes = {arm.method: METHODS.describe_code(arm.method) for arm in arms}
@@ -216,7 +216,7 @@ def cells(
             ),
             split=split,
             head=head,
-            version=catalogue.version_of(task),
+            version=catalogue.get_version(task),
             data={name: stamps[name] for name in (task, *arm.tasks_for(task)) if name in stamps},
             code=codes[arm.method],
             **size._asdict(),
@@ -301,7 +301,7 @@ def _check_ancestry_kinds(
     names = method.references(arm.tasks, sources, "--extract-task") if is_known else []
     entries = [entry for entry in map(catalogue.find_entry, names) if entry is not None]
     for source in sources:
-        takes_texts = isinstance(ancestry_spec(source, offline=offline), TextSpec)
+        takes_texts = isinstance(read_ancestry_spec(source, offline=offline), TextSpec)
         taken, other = ("texts", "images") if takes_texts else ("images", "texts")
         model = f"and the ancestry model {source} takes {taken}"
         for name in images if takes_texts else texts:
@@ -337,7 +337,7 @@ def _check_seen(tasks: Sequence[str], arms: Sequence[Arm]) -> None:
                 )
 
 
-def _competitors(
+def _list_competitors(
     arms: Sequence[Arm],
     sizes: Iterable[Mapping[str, Json]],
     offline: bool,
@@ -354,11 +354,11 @@ def _competitors(
     competitors: list[list[tuple[Arm, Size]]] = []
     missing: dict[str, list[str]] = {}  # sizes, by what an arm builds instead
     for size in sizes:
-        names = [arm.name for arm in inheriting if select_members(family(arm, offline), size)]
+        names = [arm.name for arm in inheriting if select_members(list_members(arm, offline), size)]
         if is_plain(size) and (names or not inheriting):
             names += [arm.name for arm in arms if arm.method == "scratch"]
         competitors.append(
-            [(arm, size_at(arm, size, offline)) for arm in arms if arm.name in names]
+            [(arm, find_size(arm, size, offline)) for arm in arms if arm.name in names]
         )
         for arm in inheriting:
             if arm.name not in names and arm.control is None:
@@ -379,7 +379,7 @@ def _competitors(
     return competitors
 
 
-def size_at(arm: Arm, size: Mapping[str, Json], offline: bool = False) -> Size:
+def find_size(arm: Arm, size: Mapping[str, Json], offline: bool = False) -> Size:
     """Return how an arm's cells name a size: by layers and width, or by the expander's settings.
 
     Of several descendants with these settings the largest is meant.
@@ -389,7 +389,7 @@ def size_at(arm: Arm, size: Mapping[str, Json], offline: bool = False) -> Size:
     """
     if is_plain(size):
         return Size(**size)
-    members = select_members(family(arm, offline), size)
+    members = select_members(list_members(arm, offline), size)
     if not members:
         raise WrongCall(
             f"{arm.name} builds {_describe_sizes(arm, size, offline)}, not {label(size)}"
@@ -406,18 +406,18 @@ def select_members(members: Iterable[Member], size: Mapping[str, Json]) -> list[
     return [member for member in members if all(value(member, name) == size[name] for name in size)]
 
 
-def family(arm: Arm, offline: bool = False) -> tuple[Member, ...]:
+def list_members(arm: Arm, offline: bool = False) -> tuple[Member, ...]:
     """Return every descendant that an arm can build, the smallest first.
 
     They are known before anything is extracted.
     """
-    return _family(
+    return _list_members(
         json.dumps(to_json(replace(arm, name="", control=None)), sort_keys=True), offline
     )
 
 
 @cache
-def _family(arm_as_json: str, offline: bool) -> tuple[Member, ...]:
+def _list_members(arm_as_json: str, offline: bool) -> tuple[Member, ...]:
     arm = from_json(Arm, json.loads(arm_as_json), "arm")
     planned = partial(
         lifecycle.plan, extractor=arm.extractor, expander=arm.expander, ancestries=arm.ancestries
@@ -430,12 +430,12 @@ def _describe_sizes(arm: Arm, size: Mapping[str, Json], offline: bool) -> str:
     if not is_plain(size):
         sizes = list(
             dict.fromkeys(
-                label(member.settings) for member in family(arm, offline) if member.settings
+                label(member.settings) for member in list_members(arm, offline) if member.settings
             )
         )
         listed = [*sizes[:MAX_NAMED], "..."] if len(sizes) > MAX_NAMED else sizes
         return "; ".join(listed) or "layers alone"
-    specs = [member.spec for member in family(arm, offline)]
+    specs = [member.spec for member in list_members(arm, offline)]
     depths, widths = sorted({spec.layers for spec in specs}), sorted({spec.width for spec in specs})
     is_range = depths == list(range(depths[0], depths[-1] + 1)) and len(depths) > 2
     text = f"{depths[0]} to {depths[-1]}" if is_range else ", ".join(map(str, depths))
@@ -487,7 +487,7 @@ BUDGETS: dict[BudgetName, GridBudget] = {
 }
 
 
-def tasks_of_budget(budget: GridBudget, tasks: Sequence[str]) -> tuple[str, ...]:
+def select_tasks_of_budget(budget: GridBudget, tasks: Sequence[str]) -> tuple[str, ...]:
     """Return the tasks of a suite that a budget measures.
 
     They are those that the budget names, or else the first `most_tasks`.
@@ -510,6 +510,8 @@ def choose_tasks(
         WrongCall: a suite or a task is unknown.
     """
     if references and only:
-        return targets(*references, only=only)
+        return list_targets(*references, only=only)
     chosen = references or only or (catalogue.DEFAULT_SUITE,)
-    return targets(*(task for name in chosen for task in tasks_of_budget(budget, targets(name))))
+    return list_targets(
+        *(task for name in chosen for task in select_tasks_of_budget(budget, list_targets(name)))
+    )

@@ -170,14 +170,14 @@ def _choose_rate(
         n for n in range(len(tasks)) if any(row[n].value > row[n].least for row in results.values())
     ]
     perfect = [n for n in learnt if max(row[n].value for row in results.values()) > CEILING]
-    means = {rate: _mean(row, learnt) for rate, row in results.items()}
-    lr = best_rate(means) if learnt else sorted(space.rates)[(len(space.rates) - 1) // 2]
+    means = {rate: _average(row, learnt) for rate, row in results.items()}
+    lr = choose_best_rate(means) if learnt else sorted(space.rates)[(len(space.rates) - 1) // 2]
     alike = [
         f"{rate:g}"
         for rate in results
         if learnt
         and rate != lr
-        and means[lr] - means[rate] <= _error_of_difference(results[lr], results[rate], learnt)
+        and means[lr] - means[rate] <= _estimate_error(results[lr], results[rate], learnt)
     ]
     return Choice(
         arm=arm,
@@ -236,18 +236,18 @@ def _choose_augmentation(
     """
     learnt = [n for n, task in enumerate(tasks) if task in board.tasks]
     good = {name: row for name, row in rows.items() if not any(result.error for result in row)}
-    means = {name: _mean(row, learnt) for name, row in good.items()}
+    means = {name: _average(row, learnt) for name, row in good.items()}
     first, leader = next(iter(rows)), max(means, key=lambda name: means[name], default=None)
     chosen = first
     if leader is not None and learnt:
-        clear = first not in means or means[leader] > means[first] + _error_of_difference(
+        clear = first not in means or means[leader] > means[first] + _estimate_error(
             good[first], good[leader], learnt
         )
         chosen = leader if clear else first
     return replace(board, augment=chosen, augments=means)
 
 
-def _error_of_difference(
+def _estimate_error(
     ours: Sequence[Result], theirs: Sequence[Result], learnt: Sequence[int]
 ) -> float:
     """Return the standard error of the difference of two means over tasks.
@@ -262,18 +262,18 @@ def _select_results(look_up: ResultLookup, trials: Iterable[Trial]) -> list[Resu
     return [result for result in results if result is not None]
 
 
-def _mean(row: Sequence[Result], learnt: Sequence[int]) -> float:
+def _average(row: Sequence[Result], learnt: Sequence[int]) -> float:
     """Return the mean over the tasks that were learnt; over all where none was."""
     values = [row[n].value for n in learnt or range(len(row))]
     return sum(values) / len(values)
 
 
-def best_rate(means: Mapping[float, float]) -> float:
+def choose_best_rate(means: Mapping[float, float]) -> float:
     """Return the rate with the highest mean; of equal ones the lowest."""
     return max(means, key=lambda rate: (means[rate], -rate))
 
 
-def result_of(row: Row) -> Result:
+def read_result(row: Row) -> Result:
     """Return the result of a trial from its row, in per cent.
 
     A row of an earlier version does not record the chance level.
@@ -305,7 +305,7 @@ def choose(
         if not missing:
             break
         rows = {row.key: row for row in measure([cell_of(trial) for trial in missing])}
-        results |= {trial: result_of(rows[cell_of(trial).key]) for trial in missing}
+        results |= {trial: read_result(rows[cell_of(trial).key]) for trial in missing}
     for choice in choices.values():
         if not choice.means:
             raise TrainingFailed(

@@ -10,10 +10,10 @@ from learngene_zoo.bench.grid.cell import Arm, Cell
 from learngene_zoo.bench.grid.search import Augment, Choice, Space, Trial
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.spec import Spec, TextSpec
-from learngene_zoo.lifecycle.rates import rate_for
+from learngene_zoo.lifecycle.rates import choose_rate
 from learngene_zoo.method.contract import METHODS
 from learngene_zoo.method.rates import FULL_RATE, INHERITED_DECAY, INHERITED_LR, TEXT_LR, scale_rate
-from learngene_zoo.pretrained.ancestry import ancestry_spec
+from learngene_zoo.pretrained.ancestry import read_ancestry_spec
 from learngene_zoo.text import count_noun
 
 TUNING_SEED = 1000  # far from those of a grid itself
@@ -104,7 +104,7 @@ def find_small(cells: Iterable[Cell], count_images: Callable[[str], int]) -> dic
     return {task: count for task, count in counts.items() if count < MIN_IMAGES}
 
 
-def with_choices(cells: Iterable[Cell], choices: Mapping[str, Choice]) -> list[Cell]:
+def apply_choices(cells: Iterable[Cell], choices: Mapping[str, Choice]) -> list[Cell]:
     """Return the cells with the chosen rate and augmentation of each arm."""
     tuned = []
     for cell in cells:
@@ -116,7 +116,7 @@ def with_choices(cells: Iterable[Cell], choices: Mapping[str, Choice]) -> list[C
     return tuned
 
 
-def with_default_rates(
+def apply_default_rates(
     cells: Sequence[Cell], named: Collection[str] = (), offline: bool = False
 ) -> list[Cell]:
     """Return the cells, those of ancestry models wider than `FULL_RATE` with other rates.
@@ -136,31 +136,31 @@ def with_default_rates(
         cell.arm.name: find_wide_ancestry(cell.arm, offline)
         for cell in {cell.arm.name: cell for cell in cells}.values()
     }
-    return [_with_default_rate(cell, widths[cell.arm.name], named) for cell in cells]
+    return [_apply_default_rate(cell, widths[cell.arm.name], named) for cell in cells]
 
 
 def takes_texts(arm: Arm, offline: bool) -> bool:
     """Return whether the ancestry models of an arm take texts."""
     sources = METHODS.load(arm.method).sources(arm.ancestries)
-    return any(isinstance(ancestry_spec(name, offline=offline), TextSpec) for name in sources)
+    return any(isinstance(read_ancestry_spec(name, offline=offline), TextSpec) for name in sources)
 
 
 def find_wide_ancestry(arm: Arm, offline: bool) -> Spec | None:
     """Return the widest ancestry model of an arm if it is wider than `FULL_RATE`, else None."""
     sources = METHODS.load(arm.method).sources(arm.ancestries)
-    specs = [ancestry_spec(name, offline=offline) for name in sources]
+    specs = [read_ancestry_spec(name, offline=offline) for name in sources]
     widest = max(specs, key=lambda spec: spec.width, default=None)
     return widest if widest is not None and widest.width > FULL_RATE else None
 
 
-def _with_default_rate(cell: Cell, ancestry: Spec | None, named: Collection[str]) -> Cell:
+def _apply_default_rate(cell: Cell, ancestry: Spec | None, named: Collection[str]) -> Cell:
     if ancestry is None:
         return cell
     is_control = cell.arm.control is not None
     has_pretrained_rate = METHODS.load(cell.arm.method).inherits and not (
         is_control and cell.head == "random"
     )
-    recipe: dict[str, Any] = {"lr": rate_for(cell.width or ancestry.width)}
+    recipe: dict[str, Any] = {"lr": choose_rate(cell.width or ancestry.width)}
     if has_pretrained_rate:
         recipe = {"lr": INHERITED_LR, "layer_decay": INHERITED_DECAY}
         if isinstance(ancestry, TextSpec):

@@ -65,7 +65,7 @@ def describe_missing(summary: Summary) -> list[str]:
     ]
 
 
-def gains_of(line: Line) -> dict[str, Average | None]:
+def list_gains(line: Line) -> dict[str, Average | None]:
     return {
         "over scratch": line.over_scratch,
         "over stem": line.over_stem,
@@ -73,13 +73,13 @@ def gains_of(line: Line) -> dict[str, Average | None]:
     }
 
 
-def remarks(summary: Summary) -> list[str]:
+def list_remarks(summary: Summary) -> list[str]:
     """Return the sentences to show below the tables of a summary."""
-    unfinished = [f"unfinished: {state(summary)}"] if summary.missing else []
+    unfinished = [f"unfinished: {describe_state(summary)}"] if summary.missing else []
     return [
         *unfinished,
         *summary.same,
-        *explanations(summary),
+        *list_explanations(summary),
         *describe_missing(summary),
     ]
 
@@ -140,10 +140,10 @@ def _lose(line: Line) -> float:
     return line.untrained.value - line.value.value if line.untrained else 0.0
 
 
-def explanations(summary: Summary) -> list[str]:
+def list_explanations(summary: Summary) -> list[str]:
     """Return the meaning of brackets, parentheses and some columns, one sentence for each."""
     shown_tasks = len(summary.tasks) <= FEW_TASKS
-    averages = [gain for line in summary.averages for gain in gains_of(line).values() if gain]
+    averages = [gain for line in summary.averages for gain in list_gains(line).values() if gain]
     averages += [
         line.over_scratch
         for line in summary.lines
@@ -165,7 +165,7 @@ def explanations(summary: Summary) -> list[str]:
     return [*(text for kind, text in INTERVALS.items() if kind in kinds), *columns]
 
 
-def state(summary: Summary) -> str:
+def describe_state(summary: Summary) -> str:
     """Return how many cells are measured, failed or missing."""
     parts = [f"{count_noun(len(summary.rows), 'cell')} measured"]
     if summary.failures:

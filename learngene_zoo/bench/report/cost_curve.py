@@ -4,7 +4,7 @@
 
 A learngene is extracted once. Scratch costs nothing before fine-tuning. Pretraining and
 distillation are repeated for every size, and each descendant is assumed to have another size.
-Everything is measured, in seconds and in training images. `cost_picture` in pictures.py draws the
+Everything is measured, in seconds and in training images. `draw_costs` in pictures.py draws the
 curve.
 """
 
@@ -25,7 +25,7 @@ from learngene_zoo.bench.results.rows import Row
 from learngene_zoo.errors import WrongCall, ZooError
 from learngene_zoo.settings import Json
 from learngene_zoo.tasks.catalogue import find_entry, open_task
-from learngene_zoo.text import human_count
+from learngene_zoo.text import format_count
 
 # methods whose work before fine-tuning is for one size only
 PER_SIZE = (
@@ -129,7 +129,7 @@ def find_crossing(once: float, each: float, their_once: float, their_each: float
     return 1 if ahead + gain > 0 else math.floor(-ahead / gain) + 1
 
 
-def cost_cells(cells: Sequence[Cell], tasks: Sequence[str] = ()) -> list[Cell]:
+def list_cost_cells(cells: Sequence[Cell], tasks: Sequence[str] = ()) -> list[Cell]:
     """Return the cells of a cost curve, from those of a grid.
 
     They are the cells of its methods and scratch, without controls, and of the methods in
@@ -167,7 +167,7 @@ def cost_cells(cells: Sequence[Cell], tasks: Sequence[str] = ()) -> list[Cell]:
         # After the last arm of each task, size and seed come the rivals.
         if cell.arm == extracted[-1].arm:
             curve += [
-                replace(cell, arm=_rival(method, model, settings, cell)) for method in PER_SIZE
+                replace(cell, arm=_make_rival(method, model, settings, cell)) for method in PER_SIZE
             ]
     return curve
 
@@ -180,7 +180,9 @@ def _list_metrics(tasks: Iterable[str]) -> Iterator[tuple[bool, str]]:
             yield task.kind == "segmentation", task.metric
 
 
-def _rival(method: str, model: Arm, settings: Mapping[str, Mapping[str, Json]], cell: Cell) -> Arm:
+def _make_rival(
+    method: str, model: Arm, settings: Mapping[str, Mapping[str, Json]], cell: Cell
+) -> Arm:
     """Return an arm that trains the one size of a cell before fine-tuning."""
     widths = {} if cell.width is None else {"widths": (cell.width,)}
     arm_settings = {**settings.get(method, {}), "depths": (cell.layers,), **widths}
@@ -195,7 +197,7 @@ def _rival(method: str, model: Arm, settings: Mapping[str, Mapping[str, Json]], 
     )
 
 
-def bills(rows: Sequence[Row]) -> list[Bill]:
+def list_bills(rows: Sequence[Row]) -> list[Bill]:
     """Return the bill of every arm, in the order of the arms.
 
     It is over the tasks, sizes and seeds on which every arm has every budget.
@@ -206,8 +208,8 @@ def bills(rows: Sequence[Row]) -> list[Bill]:
     measured = [row for row in rows if row.value is not None and row.control is None]
     arms = list(dict.fromkeys(row.arm for row in measured))
     budgets = sorted({row.epochs for row in measured})
-    by_cell = {(row.arm, row.epochs, *_unit(row)): row for row in measured}
-    units = list(dict.fromkeys(map(_unit, measured)))
+    by_cell = {(row.arm, row.epochs, *_name_unit(row)): row for row in measured}
+    units = list(dict.fromkeys(map(_name_unit, measured)))
     shared = [
         unit for unit in units if all((arm, n, *unit) in by_cell for arm in arms for n in budgets)
     ]
@@ -218,12 +220,12 @@ def bills(rows: Sequence[Row]) -> list[Bill]:
         )
     runs = [{n: [by_cell[arm, n, *unit] for unit in shared] for n in budgets} for arm in arms]
     return [
-        _bill(arm_runs, [other for other in runs if _work(other) == _work(arm_runs)])
+        _bill(arm_runs, [other for other in runs if _count_work(other) == _count_work(arm_runs)])
         for arm_runs in runs
     ]
 
 
-def _unit(row: Row) -> tuple[str, int, int, int]:
+def _name_unit(row: Row) -> tuple[str, int, int, int]:
     """Return task, size and seed."""
     return row.task, row.layers, row.width, row.seed
 
@@ -231,7 +233,7 @@ def _unit(row: Row) -> tuple[str, int, int, int]:
 _Runs = Mapping[int, Sequence[Row]]  # of one arm: a list per budget, all over the same places
 
 
-def _work(runs: _Runs) -> list[tuple[int, int]]:
+def _count_work(runs: _Runs) -> list[tuple[int, int]]:
     """Return the amount of computing of each fine-tuning."""
     return [(row.flops, row.images * row.epochs) for rows in runs.values() for row in rows]
 
@@ -245,7 +247,9 @@ def _bill(runs: _Runs, alike: Sequence[_Runs]) -> Bill:
     """
     shortest = next(iter(runs.values()))
     arm, method = shortest[0].arm, shortest[0].method
-    before = _mean([Effort(row.extraction_seconds, row.extraction_images) for row in shortest])
+    before = _average_efforts(
+        [Effort(row.extraction_seconds, row.extraction_images) for row in shortest]
+    )
     each = {
         n: [Effort(row.seconds, row.images * row.epochs) for other in alike for row in other[n]]
         for n in runs
@@ -255,12 +259,12 @@ def _bill(runs: _Runs, alike: Sequence[_Runs]) -> Bill:
         method=method,
         once=Effort() if method in (*PER_SIZE, SCRATCH) else before,
         size=before if method in PER_SIZE else Effort(),
-        tuning={n: _mean(efforts) for n, efforts in each.items()},
+        tuning={n: _average_efforts(efforts) for n, efforts in each.items()},
         values={n: sum(row.value or 0.0 for row in rows) / len(rows) for n, rows in runs.items()},
     )
 
 
-def _mean(efforts: Sequence[Effort]) -> Effort:
+def _average_efforts(efforts: Sequence[Effort]) -> Effort:
     return sum(efforts, Effort()) * (1 / len(efforts))
 
 
@@ -282,7 +286,7 @@ def matches(costs: Sequence[Bill]) -> list[Match]:
     return pairs
 
 
-def cost_tables(arms: Sequence[Bill]) -> list[TextTable]:
+def build_cost_tables(arms: Sequence[Bill]) -> list[TextTable]:
     """Return the tables of a cost curve.
 
     They show from how many descendants on each method pays, the cost of every arm, and its metric
@@ -307,7 +311,9 @@ def cost_tables(arms: Sequence[Bill]) -> list[TextTable]:
         "each descendant",
         *(f"{count} in all" for count in TOTALS),
     )
-    budgets = tuple((bill.arm, *map(text_table.percent, bill.values.values())) for bill in arms)
+    budgets = tuple(
+        (bill.arm, *map(text_table.format_percent, bill.values.values())) for bill in arms
+    )
     return [
         TextTable(
             "from how many descendants a learngene pays",
@@ -316,52 +322,59 @@ def cost_tables(arms: Sequence[Bill]) -> list[TextTable]:
             texts=3,
         ),
         TextTable(
-            "time, and training images, with the largest budget", costs, tuple(map(_costs, arms))
+            "time, and training images, with the largest budget",
+            costs,
+            tuple(map(_list_costs, arms)),
         ),
         TextTable("metric by epochs, %", ("arm", *map(str, arms[0].values)), budgets),
     ]
 
 
 def _pays(match: Match) -> tuple[str, ...]:
-    values = list(_flat_match(match).values())[1:]
+    values = list(_flatten_match(match).values())[1:]
     return tuple(
         "never"
         if value is None
-        else text_table.percent(value)
+        else text_table.format_percent(value)
         if isinstance(value, float)
         else str(value)
         for value in values
     )
 
 
-def _costs(bill: Bill) -> tuple[str, ...]:
+def _list_costs(bill: Bill) -> tuple[str, ...]:
     """Return the row of an arm's costs with the largest budget."""
     epochs = bill.longest
     costs = (bill.once, bill.each(epochs), *(bill.total(count, epochs) for count in TOTALS))
-    return (bill.arm, str(epochs), text_table.percent(bill.values[epochs]), *map(_effort, costs))
+    return (
+        bill.arm,
+        str(epochs),
+        text_table.format_percent(bill.values[epochs]),
+        *map(_format_effort, costs),
+    )
 
 
-def _effort(effort: Effort) -> str:
+def _format_effort(effort: Effort) -> str:
     is_empty = effort == Effort()
     return (
         text_table.NONE
         if is_empty
-        else f"{text_table.duration(effort.seconds)}, {human_count(round(effort.images))}"
+        else f"{text_table.format_duration(effort.seconds)}, {format_count(round(effort.images))}"
     )
 
 
-def flat_costs(arms: Sequence[Bill]) -> list[dict[str, Json]]:
+def flatten_costs(arms: Sequence[Bill]) -> list[dict[str, Json]]:
     """Return bills and matches as flat objects of raw numbers, distinguished by `kind`.
 
     docs/bench.md explains the keys.
     """
     return [
-        *(_flat_bill(bill, epochs) for bill in arms for epochs in bill.values),
-        *map(_flat_match, matches(arms)),
+        *(_flatten_bill(bill, epochs) for bill in arms for epochs in bill.values),
+        *map(_flatten_match, matches(arms)),
     ]
 
 
-def _flat_bill(bill: Bill, epochs: int) -> dict[str, Json]:
+def _flatten_bill(bill: Bill, epochs: int) -> dict[str, Json]:
     parts = {"once": bill.once, "size": bill.size, "tuning": bill.tuning[epochs]}
     costs = {
         f"{name}_{unit}": getattr(effort, unit) for name, effort in parts.items() for unit in UNITS
@@ -375,7 +388,7 @@ def _flat_bill(bill: Bill, epochs: int) -> dict[str, Json]:
     }
 
 
-def _flat_match(match: Match) -> dict[str, Json]:
+def _flatten_match(match: Match) -> dict[str, Json]:
     return {
         "kind": "reading",
         "arm": match.ours.arm,

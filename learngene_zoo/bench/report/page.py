@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from learngene_zoo.bench.report import captions, gain_tables, tables, text_table
-from learngene_zoo.bench.report.cost_curve import ASSUMPTIONS, Bill, cost_tables
-from learngene_zoo.bench.report.pictures import caption
+from learngene_zoo.bench.report.cost_curve import ASSUMPTIONS, Bill, build_cost_tables
+from learngene_zoo.bench.report.pictures import find_caption
 from learngene_zoo.bench.report.text_table import TextTable
 from learngene_zoo.bench.results.condition import SCRATCH
 from learngene_zoo.bench.results.summary import Summary
 from learngene_zoo.colours import PAGE_COLOURS
 from learngene_zoo.settings import Json
-from learngene_zoo.text import count_noun, hash_script, json_text, render_page
+from learngene_zoo.text import count_noun, format_json, hash_script, render_page
 
 # how `text_table.format_fraction` writes an interval, and a range
 _ENDS = r"\[[-+0-9., ]+\]|\([-+0-9.]+ to [-+0-9.]+\)"
@@ -46,7 +46,7 @@ NO_GRID = Grid(cost=False, settings={}, arms=(), versions={}, keys=())
 Part = dict[str, Any]  # of a section: a table, a figure, a note, a list or code
 
 
-def page(
+def render_report(
     summary: Summary, grid: Grid, pictures: Mapping[str, str], costs: Sequence[Bill] = ()
 ) -> str:
     """Return the whole page as HTML.
@@ -57,36 +57,38 @@ def page(
         pictures: `<svg>` elements by name.
         costs: the bills of a cost curve; empty for other benches.
     """
-    failures = tables.failures(summary)
+    failures = tables.build_failure_table(summary)
     sections: dict[str, list[Part]] = {
         "At a glance": [
-            *_tables(tables.compact(summary), stacked=True),
-            *({"kind": "note", "text": note} for note in captions.remarks(summary)),
+            *_list_tables(tables.build_compact_tables(summary), stacked=True),
+            *({"kind": "note", "text": note} for note in captions.list_remarks(summary)),
         ],
         "Methods against each other": [
-            *_tables([gain_tables.pairs(summary)]),
-            *_tables([gain_tables.pairs_by_task(summary)], open_at_most=0),
+            *_list_tables([gain_tables.build_pair_table(summary)]),
+            *_list_tables([gain_tables.build_pair_table_by_task(summary)], open_at_most=0),
         ],
-        "Before training": _tables(gain_tables.gains_before_training(summary)),
+        "Before training": _list_tables(gain_tables.build_tables_before_training(summary)),
         "Cost curve": [
-            _figure("cost", pictures),
-            *_tables(cost_tables(costs)),
-            _list(ASSUMPTIONS),
+            _make_figure("cost", pictures),
+            *_list_tables(build_cost_tables(costs)),
+            _make_list(ASSUMPTIONS),
         ]
         if costs
         else [],
-        "Accuracy against parameters": _figures(pictures, "pareto"),
-        "Learning curves": _figures(pictures, "curves"),
-        "Task by task": _tables(tables.by_task(summary), open_at_most=1, stacked=True),
-        "One task left out": _tables([gain_tables.without_one(summary)]),
-        "Costs": _tables([tables.costs(summary)]),
-        "How the arms were tuned": [_list(grid.tuning)] if grid.tuning else [],
-        "Failures": _tables(
+        "Accuracy against parameters": _list_figures(pictures, "pareto"),
+        "Learning curves": _list_figures(pictures, "curves"),
+        "Task by task": _list_tables(
+            tables.build_task_tables(summary), open_at_most=1, stacked=True
+        ),
+        "One task left out": _list_tables([gain_tables.leave_one_out(summary)]),
+        "Costs": _list_tables([tables.build_cost_table(summary)]),
+        "How the arms were tuned": [_make_list(grid.tuning)] if grid.tuning else [],
+        "Failures": _list_tables(
             [failures],
             open_at_most=int(failures is None or len(failures.rows) <= MAX_OPEN_FAILURES),
         ),
-        "How to read this": [_list(captions.NOTES)],
-        "Settings": [_settings(grid), *_machines(summary)],
+        "How to read this": [_make_list(captions.NOTES)],
+        "Settings": [_describe_settings(grid), *_list_machines(summary)],
     }
     methods = dict.fromkeys(
         line.arm for line in summary.lines if line.control is None and line.method != SCRATCH
@@ -94,19 +96,19 @@ def page(
     return render_page(
         "bench/report/page.html.jinja",
         title=f"lgzoo bench: {', '.join(methods) or SCRATCH}",
-        policy=_policy(),
+        policy=_write_policy(),
         colours=PAGE_COLOURS,
-        facts=_facts(summary),
+        facts=_describe_facts(summary),
         script=_read_script(),
         sections=[
-            {"title": title, "slug": _slug(title), "parts": parts}
+            {"title": title, "slug": _make_slug(title), "parts": parts}
             for title, parts in sections.items()
             if parts
         ],
     )
 
 
-def _policy() -> str:
+def _write_policy() -> str:
     """Return the content security policy: our own script may run, and nothing is fetched.
 
     Text from rows is never executed.
@@ -119,11 +121,11 @@ def _read_script() -> str:
     return Path(__file__).with_name("page.js").read_text(encoding="utf-8")
 
 
-def _slug(title: str) -> str:
+def _make_slug(title: str) -> str:
     return re.sub(r"[^a-z]+", "-", title.lower()).strip("-")
 
 
-def _facts(summary: Summary) -> str:
+def _describe_facts(summary: Summary) -> str:
     """Return the line below the title."""
     seeds = {row.seed for row in summary.rows}
     newest = max((row.finished for row in summary.rows), default="")[:10]
@@ -131,33 +133,35 @@ def _facts(summary: Summary) -> str:
         count_noun(len(names), noun)
         for names, noun in ((summary.tasks, "task"), (summary.arms, "arm"), (seeds, "seed"))
     )
-    return " · ".join(filter(None, (captions.state(summary), counts, newest)))
+    return " · ".join(filter(None, (captions.describe_state(summary), counts, newest)))
 
 
-def _figures(pictures: Mapping[str, str], prefix: str) -> list[Part]:
+def _list_figures(pictures: Mapping[str, str], prefix: str) -> list[Part]:
     """Return the pictures of one kind, all but the first collapsed."""
     names = [name for name in pictures if name.startswith(prefix)]
-    return [{**_figure(name, pictures), "collapsed": index > 0} for index, name in enumerate(names)]
+    return [
+        {**_make_figure(name, pictures), "collapsed": index > 0} for index, name in enumerate(names)
+    ]
 
 
-def _figure(name: str, pictures: Mapping[str, str]) -> Part:
-    caption_text = caption(name)
+def _make_figure(name: str, pictures: Mapping[str, str]) -> Part:
+    caption_text = find_caption(name)
     return {
         "kind": "figure",
         "svg": pictures[name],
-        "width": _width_of(pictures[name]),
+        "width": _read_width(pictures[name]),
         "caption": caption_text,
         "collapsed": False,
     }
 
 
-def _width_of(svg: str) -> str:
+def _read_width(svg: str) -> str:
     """Return the width at which the letters of a picture have their size, in CSS; "" if unknown."""
     match = re.search(r'viewBox="\S+ \S+ ([0-9.]+) ', svg)
     return f"{match[1]}pt" if match else ""
 
 
-def _tables(
+def _list_tables(
     candidates: Iterable[TextTable | None], open_at_most: int = 100, stacked: bool = False
 ) -> list[Part]:
     """Return tables with their titles; further ones are collapsed.
@@ -166,12 +170,12 @@ def _tables(
     """
     present = [table for table in candidates if table]
     return [
-        _table(table, stacked, collapsed=index >= open_at_most)
+        _make_table(table, stacked, collapsed=index >= open_at_most)
         for index, table in enumerate(present)
     ]
 
 
-def _table(table: TextTable, stacked: bool, collapsed: bool) -> Part:
+def _make_table(table: TextTable, stacked: bool, collapsed: bool) -> Part:
     """Return a table whose column heads sort it."""
     kinds = ["text" if index < table.texts else "number" for index in range(len(table.columns))]
     for index, (name, values) in enumerate(zip(table.columns, zip(*table.rows))):
@@ -181,14 +185,14 @@ def _table(table: TextTable, stacked: bool, collapsed: bool) -> Part:
         "kind": "table",
         "title": table.title,
         "columns": list(zip(table.columns, kinds)),
-        "rows": [[_cell(text, kind) for text, kind in zip(row, kinds)] for row in table.rows],
+        "rows": [[_make_cell(text, kind) for text, kind in zip(row, kinds)] for row in table.rows],
         "stacked": stacked,
         "note": table.note,
         "collapsed": collapsed,
     }
 
 
-def _cell(text: str, kind: str) -> dict[str, str]:
+def _make_cell(text: str, kind: str) -> dict[str, str]:
     """Return a cell; an interval or a range at its end is shown in a quieter colour."""
     match = re.search(rf" ({_ENDS})$", text)
     if match is None:
@@ -196,21 +200,24 @@ def _cell(text: str, kind: str) -> dict[str, str]:
     return {"text": text[: match.start()], "interval": match[1], "kind": kind}
 
 
-def _list(items: Iterable[str], title: str = "") -> Part:
+def _make_list(items: Iterable[str], title: str = "") -> Part:
     """Return a list of sentences, with emphasis and code for Markdown's stars and backticks."""
     return {"kind": "list", "entries": list(items), "title": title}
 
 
-def _settings(grid: Grid) -> Part:
+def _describe_settings(grid: Grid) -> Part:
     """Return the content of grid.json about the cells, collapsed."""
     data = {"settings": grid.settings, "arms": grid.arms, "versions": grid.versions}
     title = "Settings of all cells, and every arm"
-    return {"kind": "code", "title": title, "text": json_text(data, indent=1)}
+    return {"kind": "code", "title": title, "text": format_json(data, indent=1)}
 
 
-def _machines(summary: Summary) -> list[Part]:
+def _list_machines(summary: Summary) -> list[Part]:
     seconds: dict[str, float] = {}
     for row in summary.rows:
         seconds[row.machine] = seconds.get(row.machine, 0.0) + row.seconds
-    lines = [f"{name}: {text_table.duration(total)} of training" for name, total in seconds.items()]
-    return [_list(lines, title="machines")] if lines else []
+    lines = [
+        f"{name}: {text_table.format_duration(total)} of training"
+        for name, total in seconds.items()
+    ]
+    return [_make_list(lines, title="machines")] if lines else []

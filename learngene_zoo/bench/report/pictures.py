@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from learngene_zoo.bench.report.cost_curve import UNITS, Bill, CostUnit, matches
-from learngene_zoo.bench.report.gain_tables import short_task
-from learngene_zoo.bench.results.averages import Average, bounds_of
+from learngene_zoo.bench.report.gain_tables import shorten_task
+from learngene_zoo.bench.results.averages import Average, find_bounds
 from learngene_zoo.bench.results.condition import SCRATCH
 from learngene_zoo.bench.results.summary import Line, Summary
 from learngene_zoo.plotting import (
@@ -16,7 +16,7 @@ from learngene_zoo.plotting import (
     GREY,
     INK,
     PAPER,
-    legend,
+    draw_legend,
     settle,
     shorten_label,
     style,
@@ -48,7 +48,7 @@ _DASHES: Mapping[str | None, Any] = {
 Look = dict[str, Any]  # the options of `Axes.plot`
 
 
-def looks_of(arms: Sequence[tuple[str, str, str | None]]) -> dict[str, Look]:
+def choose_looks(arms: Sequence[tuple[str, str, str | None]]) -> dict[str, Look]:
     """Return the plot options of each arm, from (arm, method, control).
 
     There is a colour per method; its controls are dashed in that colour, scratch is grey.
@@ -87,12 +87,12 @@ def _look(colour: str, dashes: Any, marker: str, *, hollow: bool, width: float) 
     }
 
 
-def pictures(summary: Summary) -> dict[str, Figure]:
+def draw_pictures(summary: Summary) -> dict[str, Figure]:
     """Return every picture of a summary by its name.
 
     There is one Pareto view per metric, and one picture of learning curves per size and metric.
     """
-    looks = looks_of(
+    looks = choose_looks(
         list(dict.fromkeys((line.arm, line.method, line.control) for line in summary.lines))
     )
     with_controls = len(looks) <= MAX_ARMS
@@ -101,11 +101,13 @@ def pictures(summary: Summary) -> dict[str, Figure]:
     for metric in dict.fromkeys(line.condition.metric for line in selected):
         # An average that lacks a task cannot be compared with the others.
         lines = [line for line in selected if line.condition.metric == metric and not line.lacks]
-        suffix = "" if metric == "accuracy" else f"-{_word(metric)}"
-        figures[f"pareto{suffix}"] = pareto([line for line in lines if line.task is None], looks)
+        suffix = "" if metric == "accuracy" else f"-{_make_word(metric)}"
+        figures[f"pareto{suffix}"] = draw_pareto(
+            [line for line in lines if line.task is None], looks
+        )
         for name, lines_of_size in _group_by_size(lines).items():
             if _has_curves(lines_of_size):
-                figures[f"curves{suffix}-{name}"] = curves(lines_of_size, looks)
+                figures[f"curves{suffix}-{name}"] = draw_curves(lines_of_size, looks)
     return figures
 
 
@@ -129,18 +131,20 @@ def _group_by_size(lines: Sequence[Line]) -> dict[str, list[Line]]:
     wide = len({width for _, width, _ in sizes}) > 1
     sizes = sizes if len(sizes) <= MAX_SIZES else [sizes[0], sizes[len(sizes) // 2], sizes[-1]]
     return {
-        _word(size) or (f"{layers}x{width}" if wide else f"{layers}"): groups[layers, width, size]
+        _make_word(size) or (f"{layers}x{width}" if wide else f"{layers}"): groups[
+            layers, width, size
+        ]
         for layers, width, size in sizes
     }
 
 
-def _word(text: str) -> str:
+def _make_word(text: str) -> str:
     """Return a metric or a size as a part of a file's name."""
     return re.sub(r"[^\w.-]", "", text.replace(", ", "_"))[:60]
 
 
 @style()
-def pareto(averages: Sequence[Line], looks: Mapping[str, Look]) -> Figure:
+def draw_pareto(averages: Sequence[Line], looks: Mapping[str, Look]) -> Figure:
     """Plot metric against parameters, with a line per arm through its sizes.
 
     There is a panel for the smallest and one for the largest budget. The band is the Pareto front:
@@ -150,7 +154,9 @@ def pareto(averages: Sequence[Line], looks: Mapping[str, Look]) -> Figure:
     panel_epochs = list(dict.fromkeys((budgets[0], budgets[-1])))
     figure, panels = subplots(1, len(panel_epochs), (5.6 if len(panel_epochs) == 1 else 4.7, 3.7))
     for panel, epochs in zip(panels, panel_epochs):
-        _pareto_panel(panel, [line for line in averages if line.condition.epochs == epochs], looks)
+        _draw_pareto_panel(
+            panel, [line for line in averages if line.condition.epochs == epochs], looks
+        )
         panel.set_title(f"after {epochs} epoch" + ("s" if epochs != 1 else ""))
         panel.set_xlabel(_describe_parameters([line.params for line in averages]))
     low, high = (
@@ -160,7 +166,7 @@ def pareto(averages: Sequence[Line], looks: Mapping[str, Look]) -> Figure:
     for panel in panels:
         panel.set_ylim(low, high)
     panels[0].set_ylabel(_label(averages[0]))
-    legend(figure, panels, 3)
+    draw_legend(figure, panels, 3)
     return settle(figure)
 
 
@@ -171,7 +177,7 @@ def _describe_parameters(params: Sequence[int]) -> str:
     return f"all models have {_count(params[0])} parameters; points are moved apart"
 
 
-def _pareto_panel(panel: Axes, lines: Sequence[Line], looks: Mapping[str, Look]) -> None:
+def _draw_pareto_panel(panel: Axes, lines: Sequence[Line], looks: Mapping[str, Look]) -> None:
     arms = list(dict.fromkeys(line.arm for line in lines))
     drawn_at: dict[tuple[float, float], float] = {}
     is_one_size = len({line.params for line in lines}) == 1
@@ -191,28 +197,28 @@ def _pareto_panel(panel: Axes, lines: Sequence[Line], looks: Mapping[str, Look])
             **looks[arm],
         )
         for x, line in zip(xs, lines_of_arm):
-            ends = _interval_to_draw(line.value)
+            ends = _select_interval(line.value)
             if ends:
                 panel.plot(
                     [x, x], ends, color=looks[arm]["color"], linewidth=1.1, alpha=0.8, zorder=2
                 )
             drawn_at[line.params, 100 * line.value.value] = x
-    front = [(drawn_at[point], point[1]) for point in pareto_front(list(drawn_at))]
+    front = [(drawn_at[point], point[1]) for point in find_pareto_front(list(drawn_at))]
     panel.plot(
         *zip(*front), color=INK, alpha=0.16, linewidth=9, solid_capstyle="round", marker="o",
         markersize=14, markeredgewidth=0, zorder=1, label="Pareto front of the means",
     )  # fmt: skip
-    parameter_axis(panel, sorted({line.params for line in lines}))
+    format_parameter_axis(panel, sorted({line.params for line in lines}))
 
 
-def _interval_to_draw(average: Average) -> tuple[float, float] | None:
+def _select_interval(average: Average) -> tuple[float, float] | None:
     """Return the interval in per cent; None for a range, which is not drawn."""
     if average.low is None or average.high is None or average.interval == "range":
         return None
     return 100 * average.low, 100 * average.high
 
 
-def parameter_axis(panel: Axes, params: Sequence[int]) -> None:
+def format_parameter_axis(panel: Axes, params: Sequence[int]) -> None:
     """Make the axis logarithmic, with ticks at the models' sizes if their labels do not overlap."""
     panel.set_xscale("log")
     params, ticks = [max(1, count) for count in params], list[int]()
@@ -230,7 +236,7 @@ def _count(params: int) -> str:
     return f"{params / 1e6:.3g}M" if params >= 1e6 else f"{params / 1e3:.3g}K"
 
 
-def pareto_front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+def find_pareto_front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     """Return the points (cost, quality) that no other point beats in both, by ascending cost."""
     front: list[tuple[float, float]] = []
     for cost, quality in sorted(points, key=lambda point: (point[0], -point[1])):
@@ -240,7 +246,7 @@ def pareto_front(points: Sequence[tuple[float, float]]) -> list[tuple[float, flo
 
 
 @style()
-def curves(lines: Sequence[Line], looks: Mapping[str, Look]) -> Figure:
+def draw_curves(lines: Sequence[Line], looks: Mapping[str, Look]) -> Figure:
     """Plot metric over budgets at one size, with 95 % intervals as bands.
 
     There is a panel for the average over tasks, then one per task. Every point is a separate
@@ -261,15 +267,15 @@ def curves(lines: Sequence[Line], looks: Mapping[str, Look]) -> Figure:
                 if (line.arm, line.task) == (arm, task)
             }
             if by_epochs:
-                _curve(panel, by_epochs, budgets, looks[arm], arm)
+                _draw_curve(panel, by_epochs, budgets, looks[arm], arm)
         panel.set_xticks(range(len(budgets)), [str(epochs) for epochs in budgets])
         panel.set_title(
-            short_task(task) if task else f"average of {len(tasks)} tasks",
+            shorten_task(task) if task else f"average of {len(tasks)} tasks",
             weight="normal" if task else "bold",
         )
         if panel in panels[::columns]:
             panel.set_ylabel(f"{_name(lines[0].condition.metric)}, %")
-        least, most = (100 * bound for bound in bounds_of([lines[0].condition.metric]))
+        least, most = (100 * bound for bound in find_bounds([lines[0].condition.metric]))
         panel.set_ylim(bottom=max(least, panel.get_ylim()[0]), top=min(most, panel.get_ylim()[1]))
     for panel in panels[len(panel_tasks) :]:
         panel.remove()
@@ -277,11 +283,11 @@ def curves(lines: Sequence[Line], looks: Mapping[str, Look]) -> Figure:
         panel.set_xlabel("epochs of training")
     condition = lines[0].condition
     figure.suptitle(_name(f"{condition.size_in_words}, {condition.split} images"), fontsize=10)
-    legend(figure, panels[: len(panel_tasks)], 2 * columns if columns > 1 else 3)
+    draw_legend(figure, panels[: len(panel_tasks)], 2 * columns if columns > 1 else 3)
     return settle(figure)
 
 
-def _curve(
+def _draw_curve(
     panel: Axes, by_epochs: dict[int, Line], budgets: Sequence[int], look: Look, arm: str
 ) -> None:
     before = by_epochs[min(by_epochs)].untrained
@@ -298,7 +304,7 @@ def _curve(
         zorder=3,
         **{**look, "markersize": 4},
     )
-    intervals = [(x, *ends) for x, ends in zip(xs, map(_interval_to_draw, values)) if ends]
+    intervals = [(x, *ends) for x, ends in zip(xs, map(_select_interval, values)) if ends]
     if len(intervals) > 1:
         positions, lows, highs = zip(*intervals)
         alpha = 0.08 if look["color"] == GREY else 0.12
@@ -317,14 +323,14 @@ def _label(line: Line) -> str:
 
 
 @style()
-def cost_picture(bills: Sequence[Bill]) -> Figure:
+def draw_costs(bills: Sequence[Bill]) -> Figure:
     """Plot total cost over the number of descendants.
 
     Equal budgets are on the left, equal quality on the right; minutes above, images below. Equal
     quality is here the best mean of the scratch arms; arms that do not reach it with any budget are
     not drawn there.
     """
-    looks = looks_of([(bill.arm, bill.method, None) for bill in bills])
+    looks = choose_looks([(bill.arm, bill.method, None) for bill in bills])
     sides = {f"{bills[0].longest} epochs each": [(bill, bill.longest) for bill in bills]}
     level = max(
         (value for bill in bills if bill.method == SCRATCH for value in bill.values.values()),
@@ -342,15 +348,15 @@ def cost_picture(bills: Sequence[Bill]) -> Figure:
     figure, panels = subplots(len(UNITS), len(sides), (4.7, 2.9))
     for index, unit in enumerate(UNITS):
         for panel, (title, side) in zip(panels[index * len(sides) :], sides.items()):
-            _cost_panel(panel, side, unit, looks, max_count)
+            _draw_cost_panel(panel, side, unit, looks, max_count)
             panel.set_title(title if index == 0 else "")
             panel.set_xlabel("descendants" if index == len(UNITS) - 1 else "")
         panels[index * len(sides)].set_ylabel(f"{SCALES[unit][1]} in all")
-    legend(figure, panels, 5)
+    draw_legend(figure, panels, 5)
     return settle(figure)
 
 
-def _cost_panel(
+def _draw_cost_panel(
     panel: Axes,
     arms: Sequence[tuple[Bill, int]],
     unit: CostUnit,
@@ -377,7 +383,7 @@ def _cost_panel(
     panel.set_ylim(bottom=0)
 
 
-def caption(name: str) -> str:
+def find_caption(name: str) -> str:
     """Return the caption of the picture with this name."""
     kind, _, rest = name.partition("-")
     if kind == "pareto":

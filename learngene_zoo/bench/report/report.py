@@ -15,29 +15,35 @@ from types import MappingProxyType
 from typing import Any
 
 from learngene_zoo import plotting
-from learngene_zoo.artifacts.records import versions
+from learngene_zoo.artifacts.records import list_versions
 from learngene_zoo.atomic import new_file
 from learngene_zoo.bench.grid.cell import Arm, Cell, label
 from learngene_zoo.bench.grid.search import Choice
 from learngene_zoo.bench.grid.tuning import TUNING_SEED, describe_tuning
 from learngene_zoo.bench.report import captions, gain_tables, tables, text_table
-from learngene_zoo.bench.report.cost_curve import ASSUMPTIONS, Bill, bills, cost_tables, flat_costs
-from learngene_zoo.bench.report.page import NO_GRID, Grid, page
-from learngene_zoo.bench.report.pictures import caption, cost_picture, pictures
+from learngene_zoo.bench.report.cost_curve import (
+    ASSUMPTIONS,
+    Bill,
+    build_cost_tables,
+    flatten_costs,
+    list_bills,
+)
+from learngene_zoo.bench.report.page import NO_GRID, Grid, render_report
+from learngene_zoo.bench.report.pictures import draw_costs, draw_pictures, find_caption
 from learngene_zoo.bench.report.text_table import TextTable
 from learngene_zoo.bench.results.rows import RESULTS, read_rows, select
 from learngene_zoo.bench.results.summary import Summary, flatten_line, summarise
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.settings import Json, from_json, to_json
 from learngene_zoo.storage import read_json, write_json
-from learngene_zoo.text import markdown, spreadsheet
+from learngene_zoo.text import escape_formula, escape_markdown
 
 GRID = "grid.json"
 PAGE = "report.html"
 PICTURES = "pictures"
 
 
-def note_grid(
+def write_grid(
     cells: Sequence[Cell],
     out: Path,
     *,
@@ -59,11 +65,14 @@ def note_grid(
     data = {
         "cost": cost,
         "methods": list(methods),
-        "settings": _shared_settings(cells),
-        "arms": [_arm(arm, cells) for arm in {cell.arm.name: cell.arm for cell in cells}.values()],
+        "settings": _list_shared_settings(cells),
+        "arms": [
+            _describe_arm(arm, cells)
+            for arm in {cell.arm.name: cell.arm for cell in cells}.values()
+        ],
         "tuning": describe_tuning(cells, choices, small),
         "versions": {
-            **versions(),
+            **list_versions(),
             **{cell.arm.method: cell.code for cell in cells if cell.code},
         },
         "keys": list(dict.fromkeys(cell.key for cell in cells)),
@@ -72,7 +81,7 @@ def note_grid(
         write_json(draft, data)
 
 
-def _shared_settings(cells: Sequence[Cell]) -> dict[str, Json]:
+def _list_shared_settings(cells: Sequence[Cell]) -> dict[str, Json]:
     """Return the values that a grid varies, and the recipe that its cells share."""
     varied: dict[str, Callable[[Cell], Any]] = {
         "tasks": lambda cell: cell.task,
@@ -97,13 +106,13 @@ def _shared_settings(cells: Sequence[Cell]) -> dict[str, Json]:
     }
 
 
-def _arm(arm: Arm, cells: Sequence[Cell]) -> dict[str, Json]:
+def _describe_arm(arm: Arm, cells: Sequence[Cell]) -> dict[str, Json]:
     rates = dict.fromkeys(cell.recipe.lr for cell in cells if cell.arm.name == arm.name)
     return {**to_json(arm), "lr": list(rates)}
 
 
 def read_grid(out: Path) -> Grid:
-    """Return the content of the file that `note_grid` wrote; an empty grid without the file.
+    """Return the content of the file that `write_grid` wrote; an empty grid without the file.
 
     Raises:
         BadFile: the file cannot be read.
@@ -135,7 +144,7 @@ def read_summary(out: Path) -> Summary:
 
 def read_costs(out: Path, summary: Summary) -> list[Bill]:
     """Return the bills of a cost curve; none if the grid in `out` is not one."""
-    return bills(summary.rows) if read_grid(out).cost and summary.rows else []
+    return list_bills(summary.rows) if read_grid(out).cost and summary.rows else []
 
 
 def write_report(out: Path) -> list[Path]:
@@ -149,27 +158,28 @@ def write_report(out: Path) -> list[Path]:
     """
     summary = read_summary(out)
     costs = read_costs(out, summary)
-    figures = {**pictures(summary), **({"cost": cost_picture(costs)} if costs else {})}
+    figures = {**draw_pictures(summary), **({"cost": draw_costs(costs)} if costs else {})}
     inline = {
-        name: plotting.svg_text(figure, name, caption(name)) for name, figure in figures.items()
+        name: plotting.render_svg(figure, name, find_caption(name))
+        for name, figure in figures.items()
     }
     lines = [flatten_line(line) for line in summary.lines]
     texts = {
-        PAGE: page(summary, read_grid(out), inline, costs),
-        "summary.md": _markdown(summary, read_grid(out).tuning),
-        "summary.csv": csv_text(lines),
-        "summary.json": json_text(lines),
+        PAGE: render_report(summary, read_grid(out), inline, costs),
+        "summary.md": _render_markdown(summary, read_grid(out).tuning),
+        "summary.csv": format_csv(lines),
+        "summary.json": format_json(lines),
     }
     if summary.pairs:
         differences = [pair.to_flat() for pair in summary.pairs]
-        texts |= {"pairs.csv": csv_text(differences), "pairs.json": json_text(differences)}
+        texts |= {"pairs.csv": format_csv(differences), "pairs.json": format_json(differences)}
     if costs:
         texts["cost.md"] = (
-            text_table.markdown(cost_tables(costs))
+            text_table.render_markdown(build_cost_tables(costs))
             + "".join(f"\n- {line}" for line in ASSUMPTIONS)
             + "\n"
         )
-        texts["cost.json"] = json_text(flat_costs(costs))
+        texts["cost.json"] = format_json(flatten_costs(costs))
     files: dict[Path, Callable[[Path], Any]] = {
         out / name: partial(Path.write_text, data=text, encoding="utf-8")
         for name, text in texts.items()
@@ -188,28 +198,41 @@ def write_report(out: Path) -> list[Path]:
     return list(files)
 
 
-def _markdown(summary: Summary, tuning: Sequence[str]) -> str:
+def _render_markdown(summary: Summary, tuning: Sequence[str]) -> str:
     """Return the tables of a summary, with the notes needed to read them."""
     several = [
-        *tables.compact(summary),
-        *filter(None, [gain_tables.pairs(summary)]),
-        *gain_tables.gains_before_training(summary),
-        *tables.by_task(summary),
+        *tables.build_compact_tables(summary),
+        *filter(None, [gain_tables.build_pair_table(summary)]),
+        *gain_tables.build_tables_before_training(summary),
+        *tables.build_task_tables(summary),
     ]
     single = [
-        gain_tables.pairs_by_task(summary),
-        gain_tables.without_one(summary),
-        tables.costs(summary),
-        tables.failures(summary),
+        gain_tables.build_pair_table_by_task(summary),
+        gain_tables.leave_one_out(summary),
+        tables.build_cost_table(summary),
+        tables.build_failure_table(summary),
     ]
     tuned = (
-        ["How the arms were tuned:\n\n" + "\n".join(f"- {markdown(line)}" for line in tuning)]
+        [
+            "How the arms were tuned:\n\n"
+            + "\n".join(f"- {escape_markdown(line)}" for line in tuning)
+        ]
         if tuning
         else []
     )
-    remarks = captions.remarks(summary)
-    notes = [f"{captions.state(summary)}.", *tuned, *map(markdown, remarks), *captions.NOTES]
-    return text_table.markdown([*several, *filter(None, single)]) + "\n" + "\n\n".join(notes) + "\n"
+    remarks = captions.list_remarks(summary)
+    notes = [
+        f"{captions.describe_state(summary)}.",
+        *tuned,
+        *map(escape_markdown, remarks),
+        *captions.NOTES,
+    ]
+    return (
+        text_table.render_markdown([*several, *filter(None, single)])
+        + "\n"
+        + "\n\n".join(notes)
+        + "\n"
+    )
 
 
 def build_overview(out: Path) -> tuple[list[TextTable], list[str]]:
@@ -219,20 +242,20 @@ def build_overview(out: Path) -> tuple[list[TextTable], list[str]]:
     """
     summary = read_summary(out)
     costs = read_costs(out, summary)
-    printed = [*tables.brief(summary), *(cost_tables(costs) if costs else [])]
-    remarks = captions.remarks(summary)
+    printed = [*tables.build_brief_tables(summary), *(build_cost_tables(costs) if costs else [])]
+    remarks = captions.list_remarks(summary)
     return printed, [*remarks, *(ASSUMPTIONS if costs else ())]
 
 
-def csv_text(rows: Sequence[Mapping[str, Json]]) -> str:
+def format_csv(rows: Sequence[Mapping[str, Json]]) -> str:
     """Return flat objects as CSV with a header; an unknown value is empty."""
     text = io.StringIO()
     writer = csv.DictWriter(text, fieldnames=list(rows[0]) if rows else [], lineterminator="\n")
     writer.writeheader()
-    writer.writerows({name: spreadsheet(value) for name, value in row.items()} for row in rows)
+    writer.writerows({name: escape_formula(value) for name, value in row.items()} for row in rows)
     return text.getvalue()
 
 
-def json_text(rows: Sequence[Mapping[str, Json]]) -> str:
+def format_json(rows: Sequence[Mapping[str, Json]]) -> str:
     """Return flat objects as a JSON list."""
     return json.dumps(to_json(list(rows)), indent=1, ensure_ascii=False, allow_nan=False) + "\n"

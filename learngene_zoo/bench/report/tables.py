@@ -9,10 +9,10 @@ from dataclasses import replace
 
 from learngene_zoo.bench.report.captions import describe_arms_at_chance, describe_losses
 from learngene_zoo.bench.report.gain_tables import (
-    gains,
-    gains_before_training,
-    largest_budgets,
-    pairs,
+    build_gain_table,
+    build_pair_table,
+    build_tables_before_training,
+    find_largest_budgets,
     select_methods,
 )
 from learngene_zoo.bench.report.text_table import (
@@ -21,18 +21,18 @@ from learngene_zoo.bench.report.text_table import (
     PROBE,
     TextTable,
     drop_constant_columns,
-    duration,
+    format_duration,
     format_fraction,
-    percent,
+    format_percent,
 )
 from learngene_zoo.bench.results.condition import SCRATCH, Condition
 from learngene_zoo.bench.results.summary import Line, Summary
-from learngene_zoo.text import count_noun, human_count
+from learngene_zoo.text import count_noun, format_count
 
 PAGE_WIDTH = 80  # characters of a terminal's line
 
 
-def compact(summary: Summary) -> list[TextTable]:
+def build_compact_tables(summary: Summary) -> list[TextTable]:
     """Return tables with one line per arm and size, averaged over tasks.
 
     The columns are the metric untrained and with every budget, and the gains with the largest
@@ -42,12 +42,12 @@ def compact(summary: Summary) -> list[TextTable]:
     kinds = dict.fromkeys(
         (line.condition.split, line.condition.metric) for line in summary.averages
     )
-    tables = [_compact(summary, split, metric) for split, metric in kinds]
+    tables = [_build_compact_table(summary, split, metric) for split, metric in kinds]
     note = "\n".join(filter(None, (describe_losses(summary), describe_arms_at_chance(summary))))
     return [*tables[:-1], *(replace(table, note=note) for table in tables[-1:])]
 
 
-def _compact(summary: Summary, split: str, metric: str) -> TextTable:
+def _build_compact_table(summary: Summary, split: str, metric: str) -> TextTable:
     lines = [
         line
         for line in summary.averages
@@ -72,9 +72,9 @@ def _compact(summary: Summary, split: str, metric: str) -> TextTable:
             for gain in (last.over_scratch, last.over_stem, last.inherited)
         ]
         marked = f"{arm} *" if last.lacks else arm  # the star: see `describe_missing`
-        params = human_count(last.params)
+        params = format_count(last.params)
         shown_values = (
-            (average and percent(average.value)) or NONE
+            (average and format_percent(average.value)) or NONE
             for average in (*values, last.real, last.left_out)
         )
         rows.append((marked, size, str(width), params, *shown_values, *gains))
@@ -102,16 +102,16 @@ def _compact(summary: Summary, split: str, metric: str) -> TextTable:
     return drop_constant_columns(TextTable(title, columns, tuple(rows)))
 
 
-def brief(summary: Summary) -> list[TextTable]:
+def build_brief_tables(summary: Summary) -> list[TextTable]:
     """Return the tables for a terminal of 80 columns: the metrics of every arm, and the gains.
 
     They have no columns that are equal in all rows, and lack the least important ones where the
     names of arms are long.
     """
     return [
-        *(_narrow(table) for table in compact(summary)),
-        *_without_none(gains(summary), pairs(summary)),
-        *gains_before_training(summary),
+        *(_narrow(table) for table in build_compact_tables(summary)),
+        *_drop_none(build_gain_table(summary), build_pair_table(summary)),
+        *build_tables_before_training(summary),
     ]
 
 
@@ -130,19 +130,19 @@ def _narrow(table: TextTable) -> TextTable:
     return replace(table, title=table.title.partition(";")[0] + size)
 
 
-def _without_none(*tables: TextTable | None) -> list[TextTable]:
+def _drop_none(*tables: TextTable | None) -> list[TextTable]:
     return [table for table in tables if table is not None]
 
 
-def by_task(summary: Summary) -> list[TextTable]:
+def build_task_tables(summary: Summary) -> list[TextTable]:
     """Return for each size, with the largest budget, a line per arm and a column per task.
 
     The gains of each method over scratch follow.
     """
-    return [_by_task(summary, condition) for condition in largest_budgets(summary)]
+    return [_build_task_table(summary, condition) for condition in find_largest_budgets(summary)]
 
 
-def _by_task(summary: Summary, condition: Condition) -> TextTable:
+def _build_task_table(summary: Summary, condition: Condition) -> TextTable:
     lines = {(line.arm, line.task): line for line in summary.lines if line.condition == condition}
     arms = [arm for arm in summary.arms if (arm, None) in lines]
     tasks: list[str | None] = [
@@ -175,19 +175,19 @@ def _by_task(summary: Summary, condition: Condition) -> TextTable:
     return TextTable(title, ("arm", *(task or AVERAGE for task in columns)), tuple(rows))
 
 
-def costs(summary: Summary) -> TextTable:
+def build_cost_table(summary: Summary) -> TextTable:
     """Return the cost of each arm: its extraction, stored parameters and one fine-tuning.
 
     The fine-tuning is that with the largest budget; scratch has no extraction.
     """
     rows = []
     for line in select_methods(summary):
-        size = (line.condition.size_label, human_count(line.params), human_count(line.flops))
+        size = (line.condition.size_label, format_count(line.params), format_count(line.flops))
         extraction = (NONE, NONE, NONE)
         if line.method != SCRATCH:
-            stored, images = human_count(line.stored_params), human_count(line.extraction_images)
-            extraction = (stored, images, duration(line.extraction_seconds))
-        rows.append((line.arm, *size, *extraction, duration(line.seconds)))
+            stored, images = format_count(line.stored_params), format_count(line.extraction_images)
+            extraction = (stored, images, format_duration(line.extraction_seconds))
+        rows.append((line.arm, *size, *extraction, format_duration(line.seconds)))
     columns = (
         "arm",
         "layers",
@@ -201,7 +201,7 @@ def costs(summary: Summary) -> TextTable:
     return TextTable("per arm and size, with the largest budget", columns, tuple(rows))
 
 
-def failures(summary: Summary) -> TextTable | None:
+def build_failure_table(summary: Summary) -> TextTable | None:
     """Return the cells that failed; None if there are none."""
     rows = [
         (

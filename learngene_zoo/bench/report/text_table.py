@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from learngene_zoo.bench.results.averages import Average
 from learngene_zoo.terminal import COLUMN_GAP
-from learngene_zoo.text import human_seconds
-from learngene_zoo.text import markdown as escaped
+from learngene_zoo.text import escape_markdown as escaped
+from learngene_zoo.text import format_seconds
 
 NONE = "-"
 AVERAGE = "average"
@@ -58,7 +58,7 @@ def drop_constant_columns(table: TextTable) -> TextTable:
     return replace(table, columns=columns, rows=tuple(rows))
 
 
-def percent(value: float) -> str:
+def format_percent(value: float) -> str:
     """Return a fraction in per cent."""
     return f"{100 * value:.1f}"
 
@@ -84,16 +84,16 @@ def format_fraction(average: Average | None, form: str = ".1f") -> str:
     )
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Return seconds in words."""
-    return human_seconds(seconds) if seconds else NONE
+    return format_seconds(seconds) if seconds else NONE
 
 
-def markdown(tables: Iterable[TextTable]) -> str:
+def render_markdown(tables: Iterable[TextTable]) -> str:
     """Return tables one below the other, each with its title."""
     return (
         "\n\n".join(
-            f"### {escaped(table.title)}\n\n{markdown_table(table)}"
+            f"### {escaped(table.title)}\n\n{render_table(table)}"
             + "".join(f"\n\n{escaped(line)}" for line in table.note.splitlines())
             for table in tables
         )
@@ -101,7 +101,7 @@ def markdown(tables: Iterable[TextTable]) -> str:
     )
 
 
-def markdown_table(table: TextTable) -> str:
+def render_table(table: TextTable) -> str:
     """Return a table without its title."""
     rule = tuple(":---" if index < table.texts else "---:" for index in range(len(table.columns)))
     columns, *rows = (tuple(map(escaped, row)) for row in (table.columns, *table.rows))

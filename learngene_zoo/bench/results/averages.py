@@ -23,7 +23,7 @@ from typing import Literal
 
 from learngene_zoo.bench.results.rows import Row, unpack_flags
 from learngene_zoo.bench.results.statistics import Scope, estimate, leave_one_out
-from learngene_zoo.intervals import Gain, paired_gain, pooled_proportion
+from learngene_zoo.intervals import Gain, compute_paired_gain, compute_pooled_interval
 
 Key = tuple[str, int]  # task, seed
 Interval = Literal["images", "tasks_seeds", "seeds", "range", "none"]
@@ -76,7 +76,7 @@ def average(
         return None
     table = [[values[task, seed] for seed in seeds] for task in tasks]
     value = sum(map(sum, table)) / len(tasks) / len(seeds)
-    interval, low, high = _interval(table, scope)
+    interval, low, high = _compute_interval(table, scope)
     clipped = interval != "none"
     return Average(
         value=value,
@@ -89,7 +89,7 @@ def average(
     )
 
 
-def _interval(table: list[list[float]], scope: Scope) -> tuple[Interval, float, float]:
+def _compute_interval(table: list[list[float]], scope: Scope) -> tuple[Interval, float, float]:
     """Return the kind of the interval of a table's mean, and its ends."""
     seeds = [sum(column) / len(column) for column in zip(*table)]
     over_seeds = scope == "seeds" or len(table) == 1
@@ -106,11 +106,11 @@ def average_metric(rows: Iterable[Row]) -> Average | None:
     """Return the mean of the metric of these rows; on one task with an interval over its images."""
     by_key = {(row.task, row.seed): row for row in rows if row.value is not None}
     values = {key: row.value or 0.0 for key, row in by_key.items()}
-    runs = _flags_of_one_task(by_key)
+    runs = _list_flags(by_key)
     if not runs:
-        return average(values, "seeds", bounds_of(row.metric for row in by_key.values()))
+        return average(values, "seeds", find_bounds(row.metric for row in by_key.values()))
     share = sum(sum(run) / len(run) for run in runs) / len(runs)
-    return over_images(values, Gain(share, *pooled_proportion(runs)))
+    return average_over_images(values, Gain(share, *compute_pooled_interval(runs)))
 
 
 def average_gain(ours: Mapping[Key, Row], theirs: Mapping[Key, Row]) -> Average | None:
@@ -120,27 +120,25 @@ def average_gain(ours: Mapping[Key, Row], theirs: Mapping[Key, Row]) -> Average 
     """
     shared = [key for key in ours if key in theirs]
     values = {key: (ours[key].value or 0.0) - (theirs[key].value or 0.0) for key in shared}
-    runs, other_runs = (
-        _flags_of_one_task({key: rows[key] for key in shared}) for rows in (ours, theirs)
-    )
+    runs, other_runs = (_list_flags({key: rows[key] for key in shared}) for rows in (ours, theirs))
     if not runs or not other_runs or len(runs[0]) != len(other_runs[0]):
-        low, high = bounds_of(ours[key].metric for key in shared)
+        low, high = find_bounds(ours[key].metric for key in shared)
         return average(values, bounds=(low - high, high - low))
-    return over_images(values, paired_gain(runs, other_runs))
+    return average_over_images(values, compute_paired_gain(runs, other_runs))
 
 
-def bounds_of(metrics: Iterable[str]) -> tuple[float, float]:
+def find_bounds(metrics: Iterable[str]) -> tuple[float, float]:
     """Return the lowest and the highest value of these metrics."""
     return -1.0 if "matthews" in metrics else 0.0, 1.0
 
 
-def over_images(keys: Collection[Key], gain: Gain) -> Average:
+def average_over_images(keys: Collection[Key], gain: Gain) -> Average:
     """Return the mean over these seeds of one task, with its interval over the images."""
     tasks = tuple(dict.fromkeys(task for task, _ in keys))
     return Average(**gain._asdict(), interval="images", tasks=tasks, seeds=len(keys))
 
 
-def _flags_of_one_task(rows: Mapping[Key, Row]) -> list[tuple[bool, ...]]:
+def _list_flags(rows: Mapping[Key, Row]) -> list[tuple[bool, ...]]:
     """Return for each seed a flag per image: whether it was classified correctly.
 
     The list is empty for several tasks, and if a row has no flags or has them for other images.

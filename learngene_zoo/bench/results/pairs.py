@@ -84,7 +84,7 @@ def _compare(condition: Condition, arms: Mapping[str, Sequence[Row]]) -> Iterabl
         same = are_same(methods[arm], methods[rival])
         tasks = list(dict.fromkeys(row.task for row in methods[arm]))
         for task in [None, *tasks]:
-            ours, theirs = (_by_key(methods[name], task) for name in (arm, rival))
+            ours, theirs = (_index_by_key(methods[name], task) for name in (arm, rival))
             difference = average_gain(ours, theirs)
             if difference is not None:
                 yield Pair(
@@ -102,7 +102,7 @@ def is_method(row: Row) -> bool:
     return row.control is None and row.method != SCRATCH
 
 
-def _by_key(rows: Iterable[Row], task: str | None) -> dict[Key, Row]:
+def _index_by_key(rows: Iterable[Row], task: str | None) -> dict[Key, Row]:
     return {(row.task, row.seed): row for row in rows if task in (None, row.task)}
 
 
@@ -113,23 +113,23 @@ def are_same(ours: Iterable[Row], theirs: Iterable[Row]) -> bool:
     digest; there the models are equal if they share one training, whose seconds are equal to the
     last digit.
     """
-    our_rows, their_rows = ({_cell_of(row): row for row in rows} for rows in (ours, theirs))
+    our_rows, their_rows = ({_name_cell(row): row for row in rows} for rows in (ours, theirs))
     shared = [(our_rows[cell], their_rows[cell]) for cell in our_rows if cell in their_rows]
-    return bool(shared) and all(_built_alike(row, rival) for row, rival in shared)
+    return bool(shared) and all(_are_built_alike(row, rival) for row, rival in shared)
 
 
-def _cell_of(row: Row) -> tuple[object, ...]:
+def _name_cell(row: Row) -> tuple[object, ...]:
     return row.task, row.seed, row.layers, row.width, row.size, row.epochs, row.split
 
 
-def _built_alike(row: Row, rival: Row) -> bool:
+def _are_built_alike(row: Row, rival: Row) -> bool:
     if row.weights and rival.weights:
         return row.weights == rival.weights
     shared = (row.seconds, row.value, row.correct, row.params)
     return row.seconds > 0 and shared == (rival.seconds, rival.value, rival.correct, rival.params)
 
 
-def same_models(conditions: Mapping[Condition, Mapping[str, Sequence[Row]]]) -> list[str]:
+def describe_same_models(conditions: Mapping[Condition, Mapping[str, Sequence[Row]]]) -> list[str]:
     """Return a sentence for each group of arms that are one model.
 
     An example is `a and b are the same model at 6 and 9 layers`.
@@ -140,15 +140,15 @@ def same_models(conditions: Mapping[Condition, Mapping[str, Sequence[Row]]]) -> 
             by_size.setdefault(condition.size_in_words, {}).setdefault(name, []).extend(rows)
     sizes: dict[tuple[str, ...], list[str]] = {}
     for size, arms in by_size.items():
-        for group in _groups(arms):
+        for group in _group_arms(arms):
             sizes.setdefault(group, []).append(size)
     return [
-        f"{_join_words(group)} are the same model at {_sizes(names)}"
+        f"{_join_words(group)} are the same model at {_format_sizes(names)}"
         for group, names in sizes.items()
     ]
 
 
-def _groups(arms: Mapping[str, Sequence[Row]]) -> list[tuple[str, ...]]:
+def _group_arms(arms: Mapping[str, Sequence[Row]]) -> list[tuple[str, ...]]:
     """Return the arms that are the same model, by group; groups of one arm are left out."""
     groups: list[list[str]] = []
     for name, rows in arms.items():
@@ -160,7 +160,7 @@ def _groups(arms: Mapping[str, Sequence[Row]]) -> list[tuple[str, ...]]:
     return [tuple(group) for group in groups if len(group) > 1]
 
 
-def _sizes(sizes: Sequence[str]) -> str:
+def _format_sizes(sizes: Sequence[str]) -> str:
     """Return `6 and 9 layers` for depths alone, else every size in full."""
     depths = [size.removesuffix(" layers") for size in sizes]
     if all(depth.isdigit() for depth in depths):

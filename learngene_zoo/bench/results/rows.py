@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Annotated
 
-from learngene_zoo.atomic import nearest_parent
+from learngene_zoo.atomic import find_nearest_parent
 from learngene_zoo.errors import BadFile, Refused, Unavailable, WrongCall, explain_os_error
 from learngene_zoo.families.spec import LIMITS
 from learngene_zoo.settings import Bounds, check_bounds, from_json, to_json
 from learngene_zoo.storage import parse_json
-from learngene_zoo.text import MAX_PATH_LENGTH, check_name, printable
+from learngene_zoo.text import MAX_PATH_LENGTH, check_name, escape_controls
 
 RESULTS = "results.jsonl"
 MAX_ERROR_LETTERS = 2000  # characters of an error that are kept
@@ -81,7 +81,9 @@ class Row:
         for name, value in vars(self).items():
             if isinstance(value, str):
                 object.__setattr__(
-                    self, name, printable(value[:MAX_ERROR_LETTERS] if name == "error" else value)
+                    self,
+                    name,
+                    escape_controls(value[:MAX_ERROR_LETTERS] if name == "error" else value),
                 )
         for name in ("value", "chance", "untrained", "probe"):
             value = getattr(self, name)
@@ -164,7 +166,7 @@ class Results:
 
         self.path = path
         try:
-            nearest_parent(path)
+            find_nearest_parent(path)
             path.parent.mkdir(parents=True, exist_ok=True)
             self._lock = FileLock(path.with_name(path.name + ".lock"))
             self._lock.acquire(timeout=0)

@@ -65,7 +65,7 @@ class Estimate:
         if self.error is None or self.freedom is None:
             return -math.inf, math.inf
         tail, last = (1 - level) / 2, len(self.shape) - 1
-        student = t_quantile(1 - tail, self.freedom)
+        student = compute_t_quantile(1 - tail, self.freedom)
         out = margin * math.sqrt(tail / 2 * (1 - tail / 2) * len(self.shape))
         places = (
             q * len(self.shape) + away for q, away in zip((tail / 2, 1 - tail / 2), (-out, out))
@@ -107,7 +107,9 @@ class Estimate:
         """Return the distance from a boundary at which experiments exclude it with power 0.8."""
         if self.error is None or self.freedom is None:
             return None
-        return self.value - self.interval()[0] + t_quantile(POWER, self.freedom) * self.error
+        return (
+            self.value - self.interval()[0] + compute_t_quantile(POWER, self.freedom) * self.error
+        )
 
 
 def estimate(
@@ -211,11 +213,11 @@ def _studentise(d: np.ndarray, draws: int) -> np.ndarray:
         return np.empty(0)
     chunks = [min(CHUNK, draws - start) for start in range(0, draws, CHUNK)]
     return np.sort(
-        np.concatenate([_studentised_chunk(d, size, number) for number, size in enumerate(chunks)])
+        np.concatenate([_draw_chunk(d, size, number) for number, size in enumerate(chunks)])
     )
 
 
-def _studentised_chunk(d: np.ndarray, draws: int, number: int) -> np.ndarray:
+def _draw_chunk(d: np.ndarray, draws: int, number: int) -> np.ndarray:
     """Return some of the draws.
 
     Sums over a resampled table are sums over `d` with weights: how often its rows and columns are
@@ -276,14 +278,14 @@ def leave_one_out(table: Mapping[str, Sequence[float]]) -> dict[str, float]:
     return {task: (sum(means.values()) - mean) / (len(means) - 1) for task, mean in means.items()}
 
 
-def extremes(means: Mapping[str, float]) -> tuple[tuple[str, float], tuple[str, float]]:
+def find_extremes(means: Mapping[str, float]) -> tuple[tuple[str, float], tuple[str, float]]:
     """Return the task of the lowest mean and the task of the highest, each with its mean."""
     return min(means.items(), key=lambda item: item[1]), max(
         means.items(), key=lambda item: item[1]
     )
 
 
-def holm(p_values: Mapping[str, float]) -> dict[str, float]:
+def adjust_by_holm(p_values: Mapping[str, float]) -> dict[str, float]:
     """Return Holm's adjusted p-values.
 
     Rejecting those below alpha keeps the family-wise error rate at alpha.
@@ -296,24 +298,26 @@ def holm(p_values: Mapping[str, float]) -> dict[str, float]:
 
 
 @cache
-def t_quantile(probability: float, freedom: float) -> float:
+def compute_t_quantile(probability: float, freedom: float) -> float:
     """Return the quantile of Student's distribution.
 
     The degrees of `freedom` are rounded down, and at least 1.
     """
     n = max(1, math.floor(freedom + 1e-9))
     if probability < 0.5:
-        return -t_quantile(1 - probability, freedom)
+        return -compute_t_quantile(1 - probability, freedom)
     low, high = 0.0, 1.0
-    while t_probability(high, n) < probability and high < 1e12:
+    while compute_t_probability(high, n) < probability and high < 1e12:
         high *= 2
     for _ in range(80):
         middle = (low + high) / 2
-        low, high = (middle, high) if t_probability(middle, n) < probability else (low, middle)
+        low, high = (
+            (middle, high) if compute_t_probability(middle, n) < probability else (low, middle)
+        )
     return high
 
 
-def t_probability(t: float, freedom: int) -> float:
+def compute_t_probability(t: float, freedom: int) -> float:
     """Return Student's distribution function for whole degrees of freedom.
 
     Source: Abramowitz and Stegun, 26.7.3 and 26.7.4.

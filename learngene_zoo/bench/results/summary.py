@@ -16,21 +16,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
-from learngene_zoo.bench.claims.contrasts import Values, stronger
+from learngene_zoo.bench.claims.contrasts import Values, choose_stronger
 from learngene_zoo.bench.results.averages import (
     Average,
     Key,
     average,
     average_gain,
     average_metric,
-    bounds_of,
     drop_incomplete,
+    find_bounds,
 )
 from learngene_zoo.bench.results.condition import SCRATCH, Condition
-from learngene_zoo.bench.results.pairs import Pair, compare_methods, same_models
+from learngene_zoo.bench.results.pairs import Pair, compare_methods, describe_same_models
 from learngene_zoo.bench.results.rows import Row
 from learngene_zoo.settings import Json
-from learngene_zoo.tasks.catalogue import Origin, origin_of
+from learngene_zoo.tasks.catalogue import Origin, get_origin
 
 CONTROL = "shuffled"  # the suffix of the arm that is a method's own control
 STEMS = ("stem", "stem_fan_in")  # the suffixes of those without its blocks
@@ -122,7 +122,7 @@ def summarise(rows: Iterable[Row], missing: int = 0) -> Summary:
         condition = Condition(row.layers, row.width, row.size, row.epochs, row.split, row.metric)
         conditions.setdefault(condition, {}).setdefault(row.arm, []).append(row)
     order = list(dict.fromkeys(row.arm for row in rows))
-    usual = {condition: _usual_tasks(arms) for condition, arms in conditions.items()}
+    usual = {condition: _find_usual_tasks(arms) for condition, arms in conditions.items()}
     groups = (
         _build_lines(condition, conditions[condition], usual[condition], order)
         for condition in sorted(conditions)
@@ -137,19 +137,19 @@ def summarise(rows: Iterable[Row], missing: int = 0) -> Summary:
         read=tuple(rows),
         pairs=tuple(
             compare_methods(
-                {condition: _usual_rows(arms) for condition, arms in conditions.items()}
+                {condition: _select_usual_rows(arms) for condition, arms in conditions.items()}
             )
         ),
-        same=tuple(same_models(conditions)),
+        same=tuple(describe_same_models(conditions)),
     )
 
 
-def _usual_rows(arms: Mapping[str, Sequence[Row]]) -> dict[str, list[Row]]:
+def _select_usual_rows(arms: Mapping[str, Sequence[Row]]) -> dict[str, list[Row]]:
     """Return the rows of each arm on the tasks that most arms have.
 
     An arm that has none of these tasks keeps all its rows.
     """
-    usual = _usual_tasks(arms)
+    usual = _find_usual_tasks(arms)
     return {
         arm: [row for row in rows if row.task in usual] or list(rows) for arm, rows in arms.items()
     }
@@ -224,7 +224,7 @@ def _build_lines(
     return lines
 
 
-def _usual_tasks(arms: Mapping[str, Sequence[Row]]) -> frozenset[str]:
+def _find_usual_tasks(arms: Mapping[str, Sequence[Row]]) -> frozenset[str]:
     """Return the tasks that most arms have.
 
     Averages are over these, so that an unfinished last task does not count.
@@ -252,7 +252,9 @@ def _select_strongest(arms: Mapping[str, Rows]) -> tuple[Rows, dict[str | None, 
         arm: {(task, 0, seed): rows[task, seed].value or 0.0 for task, seed in sorted(shared)}
         for arm, rows in arms.items()
     }
-    chosen: dict[str | None, str] = {task: arm for (task, _), arm in stronger(values)[1].items()}
+    chosen: dict[str | None, str] = {
+        task: arm for (task, _), arm in choose_stronger(values)[1].items()
+    }
     return {key: arms[chosen[key[0]]][key] for key in sorted(shared)}, chosen
 
 
@@ -282,12 +284,12 @@ def _build_line(condition: Condition, rows: Sequence[Row], task: str | None, gai
         **gains._asdict(),
         real=_average_level_on(rows, task, "real"),
         left_out=_average_level_on(rows, task, "left out"),
-        params=round(_mean([row.params for row in rows])),
-        flops=round(_mean([row.flops for row in rows])),
+        params=round(_average([row.params for row in rows])),
+        flops=round(_average([row.flops for row in rows])),
         stored_params=max(row.stored_params for row in rows),
-        extraction_images=round(_mean([row.extraction_images for row in rows])),
-        extraction_seconds=_mean([row.extraction_seconds for row in rows]),
-        seconds=_mean([row.seconds for row in rows]),
+        extraction_images=round(_average([row.extraction_images for row in rows])),
+        extraction_seconds=_average([row.extraction_seconds for row in rows]),
+        seconds=_average([row.seconds for row in rows]),
         images=sizes.pop() if len(sizes) == 1 else None,
     )
 
@@ -297,7 +299,7 @@ def _average_level_on(rows: Sequence[Row], task: str | None, origin: Origin) -> 
 
     It is None in a line of one task, and where none or all of the tasks are of this origin.
     """
-    selected = [row for row in rows if origin_of(row.task) == origin]
+    selected = [row for row in rows if get_origin(row.task) == origin]
     return None if task or len(selected) == len(rows) else average_metric(selected)
 
 
@@ -305,10 +307,10 @@ def _average_level(rows: Iterable[Row], name: Literal["untrained", "probe"]) -> 
     """Return the mean of a field without flags per image, over the rows that have it."""
     having = [row for row in rows if getattr(row, name) is not None]
     values = {(row.task, row.seed): getattr(row, name) for row in having}
-    return average(values, "seeds", bounds_of(row.metric for row in having))
+    return average(values, "seeds", find_bounds(row.metric for row in having))
 
 
-def _mean(values: Sequence[float]) -> float:
+def _average(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 

@@ -21,7 +21,7 @@ from learngene_zoo.atomic import new_file
 from learngene_zoo.bench.grid.cell import Arm, Cell, Extraction
 from learngene_zoo.errors import Refused
 from learngene_zoo.method.contract import METHODS
-from learngene_zoo.pretrained.ancestry import ancestry_spec, open_ancestry
+from learngene_zoo.pretrained.ancestry import open_ancestry, read_ancestry_spec
 from learngene_zoo.runs.cache import measure_cost_alone, wait_for_lock
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import from_json, to_json
@@ -121,7 +121,7 @@ def estimate_work(extraction: Extraction, offline: bool = False) -> float:
 
     It is 0 if the method gives no estimate.
     """
-    sizes = {entry.name: entry.sizes.get("train", 0) for entry in catalogue.entries()}
+    sizes = {entry.name: entry.sizes.get("train", 0) for entry in catalogue.list_entries()}
     works = estimate_works(extraction.arm, lambda task: sizes.get(task, 0), offline)
     return sum(work.images * (work.trained + work.frozen / FORWARD) for work in works)
 
@@ -131,7 +131,7 @@ def count_images(arm: Arm, trained: int, offline: bool = False) -> int:
 
     They are those of its training steps, or, for a method without training, those of its estimate.
     """
-    sizes = {entry.name: entry.sizes.get("train", 0) for entry in catalogue.entries()}
+    sizes = {entry.name: entry.sizes.get("train", 0) for entry in catalogue.list_entries()}
 
     def size(task: str) -> int:
         return sizes.get(task) or catalogue.open_task(task, offline=offline).sizes["train"]
@@ -146,7 +146,7 @@ def estimate_works(arm: Arm, size: Callable[[str], int], offline: bool) -> list[
     """
     method = METHODS.load(arm.method)
     sources = method.sources(arm.ancestries)
-    specs = [ancestry_spec(source, offline=offline) for source in sources]
+    specs = [read_ancestry_spec(source, offline=offline) for source in sources]
     tasks = (
         method.references(arm.tasks, sources, "--extract-task")
         if arm.extractor.needs_tasks()

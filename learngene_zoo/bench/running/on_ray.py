@@ -76,7 +76,7 @@ class Ray(Executor):
             )
         except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
             if self._address:
-                raise _no_cluster(self._address) from error
+                raise _refuse_cluster(self._address) from error
             raise Unavailable(
                 f"Ray could not start here: {' '.join(str(error).split())}"
             ) from error
@@ -195,7 +195,7 @@ def _check_answers(address: str) -> None:
         call = [sys.executable, "-c", "import sys, ray; ray.init(address=sys.argv[1])", address]
         subprocess.run(call, check=True, capture_output=True, timeout=20 - PATIENCE)
     except (OSError, OverflowError, subprocess.SubprocessError) as error:
-        raise _no_cluster(address) from error
+        raise _refuse_cluster(address) from error
 
 
 def _parse_address(address: str) -> tuple[str, int]:
@@ -208,7 +208,7 @@ def _parse_address(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def _no_cluster(address: str) -> Unavailable:
+def _refuse_cluster(address: str) -> Unavailable:
     return Unavailable(
         f"no Ray cluster answers at {address}; start one with `ray start --head`, or use --workers"
     )

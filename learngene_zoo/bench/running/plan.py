@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from learngene_zoo.bench.grid.cell import Arm, Cell
-from learngene_zoo.bench.grid.grid import family, select_members
+from learngene_zoo.bench.grid.grid import list_members, select_members
 from learngene_zoo.bench.grid.search import Trial
 from learngene_zoo.bench.grid.tuning import GridTuning
 from learngene_zoo.bench.results.rows import RESULTS, read_rows
 from learngene_zoo.bench.running.extraction import estimate_works, is_finished
-from learngene_zoo.families.family import cost
+from learngene_zoo.families.family import count_cost
 from learngene_zoo.families.spec import PictureSpec, Spec, TextSpec
 from learngene_zoo.method.contract import METHODS
-from learngene_zoo.pretrained.ancestry import ancestry_spec, open_ancestry
+from learngene_zoo.pretrained.ancestry import open_ancestry, read_ancestry_spec
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import find_entry, open_task
 from learngene_zoo.training.speed import (
@@ -128,13 +128,13 @@ def _count_forward_flops(cell: Cell, offline: bool) -> float:
     A method that builds any size does not list all of them; its descendant then costs as much as
     another one, in proportion to the layers and the square of the width.
     """
-    members = family(cell.arm, offline)
+    members = list_members(cell.arm, offline)
     size = {"layers": cell.layers, "width": cell.width, **cell.size}
     named = {name: value for name, value in size.items() if value is not None}
     selected = select_members(members, named)
     spec = (selected or members)[-1].spec
     length = _measure_length(cell.arm, cell.task, offline) if isinstance(spec, TextSpec) else None
-    flops = float(cost(shorten(spec, length)).flops)
+    flops = float(count_cost(shorten(spec, length)).flops)
     if not selected:
         flops *= cell.layers / spec.layers * ((cell.width or spec.width) / spec.width) ** 2
     return flops
@@ -147,7 +147,9 @@ def _count_extraction_flops(arm: Arm, offline: bool) -> float:
         return 0.0
     works = estimate_works(arm, lambda task: _read_sizes(task, offline)["train"], offline)
     has_texts = isinstance(spec, TextSpec) and any(work.images for work in works)
-    original = cost(shorten(spec, _measure_length(arm, None, offline) if has_texts else None)).flops
+    original = count_cost(
+        shorten(spec, _measure_length(arm, None, offline) if has_texts else None)
+    ).flops
     return sum(
         original * work.images * (TRAINING_COST * work.trained + work.frozen) / spec.layers
         + SOLVING_COST * work.solved
@@ -158,7 +160,7 @@ def _count_extraction_flops(arm: Arm, offline: bool) -> float:
 def _find_ancestry_spec(arm: Arm, offline: bool) -> Spec | None:
     """Return the shape of an arm's widest ancestry model; None if it has none."""
     sources = METHODS.load(arm.method).sources(arm.ancestries)
-    specs = [ancestry_spec(source, offline=offline) for source in sources]
+    specs = [read_ancestry_spec(source, offline=offline) for source in sources]
     widest = max(specs, key=lambda spec: spec.width, default=None)
     if isinstance(widest, PictureSpec) and arm.image_size is not None:
         return widest.with_(image_size=arm.image_size)
@@ -189,6 +191,8 @@ def _estimate_seconds(flops: float, arms: Iterable[Arm], run: Run) -> float | No
     """
     if not flops:
         return 0.0
-    members = [family(arm, run.offline)[-1] for arm in {arm.name: arm for arm in arms}.values()]
+    members = [
+        list_members(arm, run.offline)[-1] for arm in {arm.name: arm for arm in arms}.values()
+    ]
     layer = build_layer(max((member.spec for member in members), key=lambda spec: spec.width), run)
     return None if layer is None else flops / measure_rate(*layer, run, LAYER_SECONDS)

@@ -33,9 +33,9 @@ from learngene_zoo.ownership import (
     remove_below,
 )
 from learngene_zoo.runs.progress import report_activity
-from learngene_zoo.runs.run import Run, world
+from learngene_zoo.runs.run import Run, get_world_size
 from learngene_zoo.settings import Recipe
-from learngene_zoo.text import count_noun, human_count, human_seconds
+from learngene_zoo.text import count_noun, format_count, format_seconds
 
 Say = Callable[[str], None]
 
@@ -70,12 +70,12 @@ class TimeLeft:
 
     def __init__(self, cells: Sequence[Cell], extractions: int, slots: int) -> None:
         self.total, self.done, self.slots = len(cells), 0, slots
-        self.cells, self.extractions = Pace(sum(map(_work, cells))), Pace(extractions)
+        self.cells, self.extractions = Pace(sum(map(_count_work, cells))), Pace(extractions)
 
     def record_cell(self, cell: Cell, seconds: float | None) -> None:
         """Record that a cell has ended."""
         self.done += 1
-        self.cells.record(_work(cell), seconds)
+        self.cells.record(_count_work(cell), seconds)
 
     @property
     def seconds(self) -> float | None:
@@ -115,7 +115,7 @@ def run_grid(
             it holds other files.
         WrongCall: the process was started by torchrun.
     """
-    if world() > 1:
+    if get_world_size() > 1:
         raise WrongCall(
             "lgzoo bench runs in parallel with --workers or --ray; start it without torchrun"
         )
@@ -231,12 +231,12 @@ class _Conductor:
         self.run, self.executor, self.results, self.say = run, executor, results, say
         self.running: dict[str, tuple[Job, float]] = {}  # and when they began, by their keys
         todo = self.schedule.unstarted_extractions
-        work = sum(map(_work, cells)) + sum(
+        work = sum(map(_count_work, cells)) + sum(
             estimate_work(extraction, run.offline) for extraction in todo
         )
         jobs = f"{count_noun(len(cells), 'cell')}, {count_noun(len(todo), 'extraction')}"
         phase = " for tuning" if all(map(is_tuning, cells)) else ""
-        say(f"to compute{phase}: {jobs} ({human_count(round(work))} training images x layers)")
+        say(f"to compute{phase}: {jobs} ({format_count(round(work))} training images x layers)")
 
     def conduct(self) -> None:
         """Keep every slot busy until all jobs have ended."""
@@ -326,7 +326,7 @@ class Schedule:
         return lost
 
 
-def _work(cell: Cell) -> float:
+def _count_work(cell: Cell) -> float:
     """Return training images times layers over all epochs; the evaluation counts as one more."""
     return cell.layers * (cell.recipe.epochs + 1) * (cell.recipe.images or 1)
 
@@ -359,7 +359,7 @@ def format_progress(row: Row, time: TimeLeft, tried: Recipe | None = None) -> st
         f"{row.seed}"
     )
     left = (
-        f"  (about {human_seconds(time.seconds)} left)"
+        f"  (about {format_seconds(time.seconds)} left)"
         if time.seconds and time.done < time.total
         else ""
     )

@@ -24,7 +24,7 @@ from learngene_zoo.bench.grid.cell import MORE_AXES, Cell, label
 from learngene_zoo.bench.grid.grid import select_members
 from learngene_zoo.bench.results.rows import Row, pack_flags
 from learngene_zoo.bench.running.extraction import extract_once
-from learngene_zoo.method.contract import Expander, family
+from learngene_zoo.method.contract import Expander, list_members
 from learngene_zoo.method.sizes import Target
 from learngene_zoo.runs.folder import clear
 from learngene_zoo.runs.run import Run
@@ -67,7 +67,7 @@ def _identity(cell: Cell, run: Run) -> dict[str, Any]:
         "size": label(cell.size),
         "version": cell.version,
         "code": cell.code,
-        "machine": machine_name(run.device_name),
+        "machine": name_machine(run.device_name),
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 
@@ -158,7 +158,7 @@ def train_cell(cell: Cell, start: Descendant, task: Task, folder: Path, run: Run
         "value": evaluation.value,
         "correct": pack_flags(evaluation.correct) if evaluation.correct else None,
         "evaluated": evaluation.images,
-        "chance": chance_level(judged, task),
+        "chance": compute_chance_level(judged, task),
         "params": cost.params,
         "flops": cost.flops,
         "seconds": ends[-1] - ends[0],
@@ -172,16 +172,16 @@ def train_cell(cell: Cell, start: Descendant, task: Task, folder: Path, run: Run
     return row
 
 
-def chance_level(judged: Judged, task: Task) -> float:
+def compute_chance_level(judged: Judged, task: Task) -> float:
     """Return the value of the best constant answer: the share of the most frequent class.
 
     For mIoU, it is the most that one class can reach.
     """
-    from learngene_zoo.training.objectives import Confusion, metric_for
+    from learngene_zoo.training.objectives import Confusion, choose_metric
 
     if task.dense:
         return 1 / task.classes
-    labels_N, metric = judged.rows[:, 0], metric_for(task)
+    labels_N, metric = judged.rows[:, 0], choose_metric(task)
     if isinstance(metric, Confusion):
         return max(metric.value_of_constant(labels_N, label) for label in range(task.classes))
     return Counter(labels_N.tolist()).most_common(1)[0][1] / len(labels_N)
@@ -194,8 +194,8 @@ def build_start(cell: Cell, learngene: Learngene, task: Task, run: Run) -> Desce
     regression of the arm's own features, if the cell asks for it.
     """
     from learngene_zoo.artifacts.descendant import apply_control
-    from learngene_zoo.families.family import table_of
-    from learngene_zoo.families.tensors import initial
+    from learngene_zoo.families.family import get_table
+    from learngene_zoo.families.tensors import initialise
     from learngene_zoo.training.heads import initialise_head
 
     start = expand_cell(cell, learngene, task, run)
@@ -205,9 +205,9 @@ def build_start(cell: Cell, learngene: Learngene, task: Task, run: Run) -> Desce
         seed = derive_seed(run.seed, "shuffle") if cell.arm.control == "shuffled" else run.seed
         start = apply_control(start, cell.arm.control, seed)
     own_head = {
-        name for name in start.state if table_of(start.spec).is_head(name)
+        name for name in start.state if get_table(start.spec).is_head(name)
     } - start.inherited
-    start = start.with_state({**start.state, **initial(start.spec, run.seed, names=own_head)})
+    start = start.with_state({**start.state, **initialise(start.spec, run.seed, names=own_head)})
     if own_head and cell.head == "ridge":
         start, _ = initialise_head(start, task, cell.recipe, run)
     return start
@@ -221,7 +221,7 @@ def expand_cell(cell: Cell, learngene: Learngene, task: Task, run: Run) -> Desce
 
     The latest one is kept: a method's controls, and all trials of its tuning, start from the same.
     """
-    target, expander = size_of(cell, learngene.config, task.classes)
+    target, expander = find_size(cell, learngene.config, task.classes)
     parts = [to_json(part) for part in (learngene.config, target, expander)]
     key = fingerprint([learngene.identity, *parts, run.seed, run.ancestry])
     if key not in _latest:
@@ -230,7 +230,7 @@ def expand_cell(cell: Cell, learngene: Learngene, task: Task, run: Run) -> Desce
     return _latest[key]
 
 
-def size_of(cell: Cell, config: LearngeneConfig, classes: int) -> tuple[Target, Expander]:
+def find_size(cell: Cell, config: LearngeneConfig, classes: int) -> tuple[Target, Expander]:
     """Return target and expander of a cell, by the member of the family that has its size.
 
     Of several members with these layers it is the largest one of the learngene's own width. If
@@ -246,7 +246,7 @@ def size_of(cell: Cell, config: LearngeneConfig, classes: int) -> tuple[Target, 
         task=cell.task,
         **axes,  # type: ignore[arg-type]
     )
-    members = select_members(family(config, expander, replace(target, task=None)), settings)
+    members = select_members(list_members(config, expander, replace(target, task=None)), settings)
     spec = config.spec
     wide = [
         member for member in members if cell.width or member.spec.width == spec.width
@@ -275,12 +275,12 @@ def measure_untrained(
     They are measured once for all cells that differ only in their training, and kept in `folder`.
     """
     from learngene_zoo.training.evaluate import evaluate
-    from learngene_zoo.training.objectives import metric_for
+    from learngene_zoo.training.objectives import choose_metric
 
     recipe = cell.recipe  # the head is fitted to augmented images too
     bare = replace(cell, recipe=Recipe(epochs=0, images=recipe.images, augment=recipe.augment))
     path = folder / f"{bare.key}.json"
-    metric = metric_for(task)
+    metric = choose_metric(task)
     if path.is_file():
         kept = from_json(Untrained, read_json(path), str(path))
         if task.dense or kept.metric == metric.name:
@@ -314,8 +314,8 @@ def probe_start(
 
     from learngene_zoo.families.forward import get_classifier
     from learngene_zoo.runs.run import open_device
-    from learngene_zoo.training.evaluate import rows_of_metric
-    from learngene_zoo.training.objectives import metric_for
+    from learngene_zoo.training.evaluate import convert_rows
+    from learngene_zoo.training.objectives import choose_metric
     from learngene_zoo.training.probes import compute_features, fit_ridge
 
     model = start.model().to(open_device(run))
@@ -325,15 +325,15 @@ def probe_start(
     with torch.no_grad():
         predicted_N = head(torch.from_numpy(held_out.values)).argmax(dim=1).numpy()
     probed_N = fit_ridge(calibration, task.classes).predict(held_out.values).argmax(axis=1)
-    metric, values = metric_for(task), []
+    metric, values = choose_metric(task), []
     for answers_N in (predicted_N, probed_N):
-        rows_NR = rows_of_metric(metric, np.stack([held_out.labels, answers_N], axis=1))
+        rows_NR = convert_rows(metric, np.stack([held_out.labels, answers_N], axis=1))
         values.append(metric.value(rows_NR.sum(axis=0), len(rows_NR)))
     return Untrained(value=values[0], probe=values[1], metric=metric.name)
 
 
 @cache
-def machine_name(device: str) -> str:
+def name_machine(device: str) -> str:
     """Return the name of the GPU, or of the processor with its cores."""
     if device.startswith("cuda"):
         import torch

@@ -8,9 +8,9 @@ from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.card import name_library
 from learngene_zoo.artifacts.records import Provenance, is_model_config, read_provenance
 from learngene_zoo.cli.job import Row
-from learngene_zoo.cli.plan import front_text
+from learngene_zoo.cli.plan import format_front
 from learngene_zoo.errors import BadFile
-from learngene_zoo.families.family import Convention, cost
+from learngene_zoo.families.family import Convention, count_cost
 from learngene_zoo.families.spec import Spec, TextSpec
 from learngene_zoo.method.sizes import AXES
 from learngene_zoo.settings import Json
@@ -40,12 +40,12 @@ def is_pretrained(name: str) -> bool:
 def describe_pretrained(source: str, convention: Convention, offline: bool) -> Row:
     """Return the row of a pretrained model: its sizes, without reading its weights.
 
-    Raises as `spec_at`.
+    Raises as `read_spec_at`.
     """
-    from learngene_zoo.pretrained.sources import spec_at
+    from learngene_zoo.pretrained.sources import read_spec_at
 
-    spec = spec_at(source, offline=offline)
-    model_cost = cost(spec, convention)
+    spec = read_spec_at(source, offline=offline)
+    model_cost = count_cost(spec, convention)
     return {
         "model": source,
         "kind": "pretrained",
@@ -95,7 +95,7 @@ def _describe_classifier(folder: Path, config: dict[str, Json]) -> Row:
     images = config.get("pretrained_cfg")
     size = images.get("input_size", [None])[-1] if isinstance(images, dict) else None
     facts = {
-        "model": shelf.reference(folder),
+        "model": shelf.make_reference(folder),
         "architecture": config.get("architecture"),
         "classes": config.get("num_classes"),
     }
@@ -111,23 +111,23 @@ def _describe_classifier(folder: Path, config: dict[str, Json]) -> Row:
 
 def describe_model(folder: Path, convention: Convention) -> Row:
     """Return the row of a model of this package: its sizes, and what it was trained on."""
-    from learngene_zoo.pretrained.sources import spec_at
+    from learngene_zoo.pretrained.sources import read_spec_at
 
     config = read_json(folder / CONFIG)
     if isinstance(config.get("learngene"), dict) and config["learngene"].get("method") == "timm":
         return _describe_classifier(folder, config)
-    spec = spec_at(str(folder), offline=True)
-    model_cost = cost(spec, convention)
+    spec = read_spec_at(str(folder), offline=True)
+    model_cost = count_cost(spec, convention)
     where, ours = f"{folder / CONFIG}: learngene", config.get("learngene", {})
     if not isinstance(ours, dict):
         raise BadFile(f"{where}: expected an object, got {type(ours).__name__}")
     record = read_provenance(ours, where)
     metric = "validation_mIoU" if spec.dense else "validation_accuracy"
     return {
-        "model": shelf.reference(folder),
+        "model": shelf.make_reference(folder),
         **{name: getattr(spec, name) for name in AXES},
         **_list_text_sizes(spec),
-        **({"front": front_text(spec)} if len(spec.sizes) > 1 else {}),
+        **({"front": format_front(spec)} if len(spec.sizes) > 1 else {}),
         "params": model_cost.params,
         "flops": model_cost.flops,
         "opens_with": OPENERS[name_library(spec)],

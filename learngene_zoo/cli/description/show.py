@@ -12,7 +12,7 @@ from learngene_zoo import lifecycle
 from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.learngene import LearngeneConfig, read_config
 from learngene_zoo.artifacts.records import CardRecord
-from learngene_zoo.artifacts.shelf import kind_of
+from learngene_zoo.artifacts.shelf import read_kind
 from learngene_zoo.cli.description.model import (
     describe_exported,
     describe_model,
@@ -22,21 +22,21 @@ from learngene_zoo.cli.description.model import (
 from learngene_zoo.cli.job import (
     MAX_ROWS,
     Row,
-    all_option,
-    choice_option,
-    json_option,
-    offline_option,
+    make_all_option,
+    make_choice_option,
+    make_json_option,
+    make_offline_option,
     print_row,
     print_rows,
 )
-from learngene_zoo.cli.listing import DROPS, task_row
+from learngene_zoo.cli.listing import DROPS, make_task_row
 from learngene_zoo.cli.options import check_tasks, complete_learngenes
-from learngene_zoo.cli.plan import convention_option, print_sizes, size_rows
+from learngene_zoo.cli.plan import list_sizes, make_convention_option, print_sizes
 from learngene_zoo.cli.sections import SettingsCommand
-from learngene_zoo.errors import BadFile, WrongCall, ZooError, nearest, unknown
+from learngene_zoo.errors import BadFile, WrongCall, ZooError, find_nearest, refuse_unknown
 from learngene_zoo.families.family import Convention
 from learngene_zoo.families.spec import Spec
-from learngene_zoo.method.contract import METHODS, Method, method_of
+from learngene_zoo.method.contract import METHODS, Method, find_method
 from learngene_zoo.method.sizes import Member
 from learngene_zoo.pretrained.exported import is_exported_file
 from learngene_zoo.settings import Json, to_json
@@ -76,25 +76,29 @@ def show(
         shown = row if as_json else _shorten_classes(row)
         print_row({key: shown[key] for key in shown if as_json or shown[key] is not None}, as_json)
         return
-    folder = None if _is_named(name) else _folder(name, offline)
+    folder = None if _is_named(name) else _find_folder(name, offline)
     if sheet is not None and (
-        folder is not None or name in METHODS.references() or name in _suites()
+        folder is not None or name in METHODS.references() or name in _list_suites()
     ):
         raise _refuse_sheet(name)
     if name in METHODS.references():
-        _method(name, convention, show_all, as_json)
-    elif folder is None and name in _suites():
-        rows = [task_row(entry) for entry in map(catalogue.find_entry, _suites()[name]) if entry]
+        _print_method(name, convention, show_all, as_json)
+    elif folder is None and name in _list_suites():
+        rows = [
+            make_task_row(entry)
+            for entry in map(catalogue.find_entry, _list_suites()[name])
+            if entry
+        ]
         print_rows(rows, as_json, drops=DROPS["tasks"], most=None if show_all else MAX_ROWS)
     elif folder is None:
-        row = _task(name, sheet, split, force, offline)
+        row = _describe_task(name, sheet, split, force, offline)
         print_row(
             row if as_json else _shorten_classes(row),
             as_json,
             is_folded=True,
         )
-    elif kind_of(folder) == "learngene":
-        _learngene(folder, convention, show_all, as_json)
+    elif read_kind(folder) == "learngene":
+        _print_learngene(folder, convention, show_all, as_json)
     else:
         row = describe_model(folder, convention)
         is_text = row["image_size"] is None
@@ -112,43 +116,43 @@ def _is_named(name: str) -> bool:
     return name in METHODS.references() or name.startswith(OWN_DATA)
 
 
-def _folder(name: str, offline: bool) -> Path | None:
+def _find_folder(name: str, offline: bool) -> Path | None:
     """Return the folder of a path or a name on the shelf; None for a task or a suite.
 
     Raises `WrongCall` if there is no such folder or name, and `BadFile` for a folder of other
     content.
     """
-    task_names = {*_suites(), *(entry.name for entry in catalogue.entries())}
+    task_names = {*_list_suites(), *(entry.name for entry in catalogue.list_entries())}
     try:
         folder = shelf.find(name, offline=offline)
         if (
             name not in task_names
             and not (folder / CONFIG).is_file()
-            and catalogue.folder_hint(name)
+            and catalogue.suggest_folder(name)
         ):
             raise BadFile(
-                f"{name} is neither a learngene nor a model; {catalogue.folder_hint(name)}"
+                f"{name} is neither a learngene nor a model; {catalogue.suggest_folder(name)}"
             )
         return folder
     except ZooError:
         if name in task_names:
             return None
-        if catalogue.file_hint(name):
-            raise WrongCall(f"{name} is a file; {catalogue.file_hint(name)}") from None
+        if catalogue.suggest_file(name):
+            raise WrongCall(f"{name} is a file; {catalogue.suggest_file(name)}") from None
         if "/" in name or Path(name).exists():
             raise
         catalogue.SUITES.check_unused(name)
-        known_names = {*task_names, *METHODS.references(), *shelf.names()}
+        known_names = {*task_names, *METHODS.references(), *shelf.list_names()}
         kind = "method, learngene, task or suite"
-        if nearest(name, known_names) is None:
-            hint = f"see `lgzoo list`{catalogue.hint_left_out()}"
+        if find_nearest(name, known_names) is None:
+            hint = f"see `lgzoo list`{catalogue.suggest_left_out()}"
             raise WrongCall(f"no {kind} named {name!r}; {hint}") from None
-        raise unknown(kind, name, known_names) from None
+        raise refuse_unknown(kind, name, known_names) from None
 
 
-def _suites() -> dict[str, tuple[str, ...]]:
+def _list_suites() -> dict[str, tuple[str, ...]]:
     """Return the tasks of every suite, by its name."""
-    return {suite.name: suite.tasks for suite in catalogue.suites()[0]}
+    return {suite.name: suite.tasks for suite in catalogue.load_suites()[0]}
 
 
 def _print_heading(as_json: bool, **facts: Json) -> None:
@@ -162,7 +166,7 @@ def _print_heading(as_json: bool, **facts: Json) -> None:
         click.echo()
 
 
-def _method(name: str, convention: Convention, show_all: bool, as_json: bool) -> None:
+def _print_method(name: str, convention: Convention, show_all: bool, as_json: bool) -> None:
     method = METHODS.load(name)
     members = lifecycle.plan(name, convention=convention, offline=True)
     _print_heading(
@@ -173,16 +177,17 @@ def _method(name: str, convention: Convention, show_all: bool, as_json: bool) ->
         families=list(method.families),
         presets=list(method.presets),
         tasks=method.tasks,
-        sizes=f"{len(members)} from the bundled ancestry, {_counted_with(members, convention)}",
+        sizes=f"{len(members)} from the bundled ancestry, "
+        f"{_describe_convention(members, convention)}",
         more_sizes=_name_size_options(method, members[-1].spec, f"lgzoo plan {name}"),
     )
-    print_sizes(size_rows(members, convention), as_json, show_all)
+    print_sizes(list_sizes(members, convention), as_json, show_all)
 
 
-def _learngene(folder: Path, convention: Convention, show_all: bool, as_json: bool) -> None:
+def _print_learngene(folder: Path, convention: Convention, show_all: bool, as_json: bool) -> None:
     config = read_config(folder)
     facts: dict[str, Json] = {
-        "learngene": shelf.reference(folder),
+        "learngene": shelf.make_reference(folder),
         "method": config.method,
         "control": config.control,
         "ancestry": [record.source for record in config.ancestries],
@@ -190,22 +195,22 @@ def _learngene(folder: Path, convention: Convention, show_all: bool, as_json: bo
         "licence": config.licence,
         "seed": config.seed,
     }
-    method = method_of(config, folder)
+    method = find_method(config, folder)
     facts["settings"] = _list_changed_settings(config, method)
     members = lifecycle.plan(folder, convention=convention, offline=True)
     # A method's own records may have the same names; they come after ours and replace none of them.
     short = {
         name: value
-        for name, value in {**_flat(config.details), **_flat(config.metrics)}.items()
+        for name, value in {**_flatten(config.details), **_flatten(config.metrics)}.items()
         if _is_short(value)
     }
     listed: dict[str, Json] = {
-        "sizes": _counted_with(members, convention),
+        "sizes": _describe_convention(members, convention),
         "more_sizes": _name_size_options(method, config.spec, "lgzoo expand"),
     }
     _print_heading(as_json, **{**facts, **short, **facts, **listed})
-    rows = _with_accuracy(size_rows(members, convention), config.metrics)
-    print_sizes([{**row, **_worth(row, config.card)} for row in rows], as_json, show_all)
+    rows = _add_accuracy(list_sizes(members, convention), config.metrics)
+    print_sizes([{**row, **_list_worth(row, config.card)} for row in rows], as_json, show_all)
 
 
 def _list_changed_settings(config: LearngeneConfig, method: Method) -> list[str]:
@@ -214,7 +219,7 @@ def _list_changed_settings(config: LearngeneConfig, method: Method) -> list[str]
     used = config.settings if isinstance(config.settings, dict) else {}
     return [
         f"--{name.replace('_', '-')} {value}"
-        for name, value in _flat(used).items()
+        for name, value in _flatten(used).items()
         if name in usual and value != usual[name] and _is_short(value)
     ]
 
@@ -237,7 +242,7 @@ def _is_short(value: Json) -> bool:
     return len(",".join(map(str, value))) <= MAX_LETTERS
 
 
-def _counted_with(members: Sequence[Member], convention: Convention) -> str:
+def _describe_convention(members: Sequence[Member], convention: Convention) -> str:
     """Return which head the numbers of parameters and FLOPs include."""
     classes = sorted({member.spec.classes for member in members})
     if len(classes) != 1:
@@ -249,7 +254,7 @@ def _counted_with(members: Sequence[Member], convention: Convention) -> str:
     )
 
 
-def _flat(values: Json) -> dict[str, Json]:
+def _flatten(values: Json) -> dict[str, Json]:
     """Return the values that fit on a line.
 
     These are scalars, lists of scalars, and objects of scalars as `name value` pairs. A value of
@@ -271,7 +276,7 @@ def _flat(values: Json) -> dict[str, Json]:
     return short
 
 
-def _worth(row: Row, about: CardRecord | None) -> Row:
+def _list_worth(row: Row, about: CardRecord | None) -> Row:
     """Return the accuracies on the card of a descendant of this size, after short training."""
     measured = about.worth.rows if about and about.worth else ()
     return {
@@ -282,12 +287,12 @@ def _worth(row: Row, about: CardRecord | None) -> Row:
     }
 
 
-def _with_accuracy(rows: list[Row], metrics: Json) -> list[Row]:
+def _add_accuracy(rows: list[Row], metrics: Json) -> list[Row]:
     """Return the rows with the accuracies in the metrics.
 
     Those of `descendants` are matched by layers, those of an extraction's `paths` by settings.
     """
-    descendants, paths = (_objects(metrics.get(name)) for name in ("descendants", "paths"))
+    descendants, paths = (_select_objects(metrics.get(name)) for name in ("descendants", "paths"))
     by_layers = {
         item["layers"]: item for item in descendants if isinstance(item.get("layers"), int)
     }
@@ -306,7 +311,7 @@ def _find_agreeing(row: Row, measured: list[dict[str, Json]]) -> dict[str, Json]
     return {}
 
 
-def _objects(values: Json) -> list[dict[str, Json]]:
+def _select_objects(values: Json) -> list[dict[str, Json]]:
     """Return the objects in a list, with their scalars only."""
     objects = (
         [item for item in values if isinstance(item, dict)] if isinstance(values, list) else []
@@ -317,7 +322,7 @@ def _objects(values: Json) -> list[dict[str, Json]]:
     ]
 
 
-def _task(name: str, sheet: Path | None, split: str, force: bool, offline: bool) -> Row:
+def _describe_task(name: str, sheet: Path | None, split: str, force: bool, offline: bool) -> Row:
     """Return the row of a task; open it if it is not in the catalogue, or is to be drawn."""
     entry = catalogue.find_entry(name)
     task = (
@@ -376,7 +381,11 @@ def complete_names(
     ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
     """Complete methods, learngenes, tasks and suites by name, and folders."""
-    names = [*METHODS.references(), *_suites(), *(entry.name for entry in catalogue.entries())]
+    names = [
+        *METHODS.references(),
+        *_list_suites(),
+        *(entry.name for entry in catalogue.list_entries()),
+    ]
     named = click.Choice(names).shell_complete(ctx, param, incomplete)
     return [*named, *complete_learngenes(ctx, param, incomplete)]
 
@@ -402,11 +411,11 @@ command = SettingsCommand(
             type=click.Path(path_type=Path, dir_okay=False),
             help="Draw images of the task into this PNG, one row for each class (at most 20).",
         ),
-        choice_option("--split", SPLITS, "train", "Split of the drawn images."),
-        convention_option(),
+        make_choice_option("--split", SPLITS, "train", "Split of the drawn images."),
+        make_convention_option(),
         click.Option(["--force"], is_flag=True, help="Replace a sheet that already exists."),
-        offline_option(),
-        all_option(),
-        json_option(),
+        make_offline_option(),
+        make_all_option(),
+        make_json_option(),
     ],
 )

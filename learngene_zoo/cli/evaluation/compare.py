@@ -8,15 +8,15 @@ import click
 
 from learngene_zoo import lifecycle
 from learngene_zoo.cli.job import (
-    choice_option,
-    interval_text,
-    job_of,
-    job_options,
+    format_interval,
+    make_choice_option,
+    make_job_options,
     print_row,
     print_rows,
     say,
+    take_job,
 )
-from learngene_zoo.cli.options import any_model_of, check_tasks
+from learngene_zoo.cli.options import check_tasks, find_any_model
 from learngene_zoo.cli.sections import SettingsCommand
 from learngene_zoo.families.text_format import TextFormat
 from learngene_zoo.pretrained.timm_model import open_model
@@ -35,31 +35,31 @@ def compare(
     **options: Any,
 ) -> None:
     """Evaluate both models, and print their results and the difference."""
-    job = job_of(options)
+    job = take_job(options)
     check_tasks(task)
-    models = [any_model_of(named, offline=job.run.offline) for named in (first, second)]
+    models = [find_any_model(named, offline=job.run.offline) for named in (first, second)]
     first_model = open_model(models[0], offline=job.run.offline)
     noun = "text" if isinstance(first_model.input_format, TextFormat) else "image"
     comparison = lifecycle.compare(
         first_model, models[1], task=task, split=split, timed=latency, run=job.run
     )
     if job.as_json:
-        print_row(_flat(first, second, comparison), as_json=True)
+        print_row(_flatten(first, second, comparison), as_json=True)
         return
     test = comparison.first.evaluation
     title = f"{test.metric} on {test.images} {test.split} {noun}s of {test.task}"
     rows = [
-        _contender(name, contender)
+        _make_row(name, contender)
         for name, contender in ((first, comparison.first), (second, comparison.second))
     ]
     print_rows(rows, False, title, drops=("latency", "flops", "params"))
-    print_row({"difference (second less first)": _difference(comparison)}, as_json=False)
+    print_row({"difference (second less first)": _format_difference(comparison)}, as_json=False)
     if comparison.difference.low <= 0 <= comparison.difference.high:
         say(f"the interval includes 0: these {noun}s do not show which model is better", job)
 
 
-def _contender(name: str, contender: Contender) -> dict[str, Any]:
-    measured = interval_text(contender.evaluation.value, *contender.evaluation.interval)
+def _make_row(name: str, contender: Contender) -> dict[str, Any]:
+    measured = format_interval(contender.evaluation.value, *contender.evaluation.interval)
     facts = {"model": name, f"{contender.evaluation.metric} (95 %)": measured}
     return {
         **facts,
@@ -69,7 +69,7 @@ def _contender(name: str, contender: Contender) -> dict[str, Any]:
     }
 
 
-def _difference(comparison: Comparison) -> str:
+def _format_difference(comparison: Comparison) -> str:
     gain = comparison.difference
     text = (
         f"{100 * gain.value:+.2f} points, 95 % interval {100 * gain.low:+.2f} to "
@@ -83,7 +83,7 @@ def _difference(comparison: Comparison) -> str:
     )
 
 
-def _flat(first: str, second: str, comparison: Comparison) -> dict[str, Any]:
+def _flatten(first: str, second: str, comparison: Comparison) -> dict[str, Any]:
     test, gain = comparison.first.evaluation, comparison.difference
     row: dict[str, Any] = {
         "task": test.task,
@@ -132,11 +132,11 @@ command = SettingsCommand(
             ["--task"],
             help="Task to evaluate on (default: the task that the first model was trained for).",
         ),
-        choice_option("--split", SPLITS, "test", "Split of the task."),
+        make_choice_option("--split", SPLITS, "test", "Split of the task."),
         click.Option(["--latency"], is_flag=True, help="Also measure the latency for one image."),
         *[
             option
-            for option in job_options(None)
+            for option in make_job_options(None)
             if option.name not in ("out", "force", "resume", "tracker")
         ],
     ],

@@ -14,13 +14,18 @@ from learngene_zoo.atomic import new_file, remove_drafts
 from learngene_zoo.cli.job import (
     Job,
     WholeNumber,
-    choice_option,
-    job_of,
-    job_options,
+    make_choice_option,
+    make_job_options,
     print_row,
     print_rows,
+    take_job,
 )
-from learngene_zoo.cli.options import any_model_of, check_tasks, complete_tasks, model_argument
+from learngene_zoo.cli.options import (
+    check_tasks,
+    complete_tasks,
+    find_any_model,
+    make_model_argument,
+)
 from learngene_zoo.cli.sections import SettingsCommand
 from learngene_zoo.errors import BadFile, Exists, WrongCall
 from learngene_zoo.families.spec import Fit
@@ -41,7 +46,7 @@ def evaluate(
 ) -> None:
     """Measure the model, print the number, and write it if `-o` is given."""
     of_probe = {name: options.pop(name) for name in PROBE_DEFAULTS}
-    job = job_of(options)
+    job = take_job(options)
     check_tasks(task)
     if job.path is not None and job.path.exists() and not (job.force or job.run.resume):
         raise Exists(job.path)
@@ -167,9 +172,9 @@ class Shots(click.ParamType):
 
 
 def find_evaluated_model(named: str | None, *places: str, offline: bool) -> str | Path:
-    """Return the model as `any_model_of` does, or the path of a file that `lgzoo export` wrote."""
+    """Return the model as `find_any_model` does, or the path of a file of `lgzoo export`."""
     if not named or not is_exported_file(named):
-        return any_model_of(named, *places, offline=offline)
+        return find_any_model(named, *places, offline=offline)
     check_exported_file(Path(named))
     return named
 
@@ -199,15 +204,15 @@ command = SettingsCommand(
     "  lgzoo evaluate finetuned --split validation --json\n"
     "  lgzoo evaluate descendant --task digits --probe ridge --shots 1,5,10,all",
     params=[
-        model_argument(),
+        make_model_argument(),
         click.Option(
             ["--task"],
             shell_complete=complete_tasks,
             help="Task to evaluate on (default: the task of the catalogue that the model was "
             "trained for; else digits, if its ancestry model is the bundled one).",
         ),
-        choice_option("--split", SPLITS, "test", "Split of the task."),
-        choice_option(
+        make_choice_option("--split", SPLITS, "test", "Split of the task."),
+        make_choice_option(
             "--resolution",
             ["resized", "original"],
             "resized",
@@ -256,7 +261,7 @@ command = SettingsCommand(
             help="For the probe, crop, pad or stretch images that are not square.  [default: as "
             "in finetune]",
         ),
-        *job_options(
+        *make_job_options(
             None,
             "Also write the results, as --json prints them, to this file. Without -o no file is "
             "written.",

@@ -12,16 +12,16 @@ import click
 
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.shelf import is_card
-from learngene_zoo.cli.job import Job, WholeNumber, job_of, job_options, print_rows, say
+from learngene_zoo.cli.job import Job, WholeNumber, make_job_options, print_rows, say, take_job
 from learngene_zoo.errors import BadData, WrongCall
 from learngene_zoo.families.text_format import TextFormat
-from learngene_zoo.hub.client import reference_to_hub
+from learngene_zoo.hub.client import parse_hub_reference
 from learngene_zoo.pretrained.exported import is_exported_file
 from learngene_zoo.pretrained.timm_model import is_timm_source
 from learngene_zoo.runs.progress import report_activity
 from learngene_zoo.runs.run import is_first
 from learngene_zoo.storage import CONFIG
-from learngene_zoo.text import count_noun, printable
+from learngene_zoo.text import count_noun, escape_controls
 
 if TYPE_CHECKING:
     from learngene_zoo.training.predict import Prediction
@@ -38,7 +38,7 @@ def predict(
     **options: Any,
 ) -> int:
     """Print the classes of every picture as it is read; return 1 if a picture cannot be read."""
-    job = job_of(options)
+    job = take_job(options)
     # A model is a folder, so that a file is the first picture, for the default model.
     if Path(model).is_file() and not is_exported_file(model):
         model, images = "", (model, *images)
@@ -61,9 +61,9 @@ def predict(
         raise WrongCall("--text is for models of texts, and the model takes images; give an image")
     key, noun = ("text", "text") if is_text else ("image", "picture")
     inputs: Iterator[Any] = (
-        _texts(text, images, opened.provenance.get("pairs") is not False)
+        _iterate_texts(text, images, opened.provenance.get("pairs") is not False)
         if is_text
-        else _paths(images, job)
+        else _iterate_paths(images, job)
     )
     broken = 0
     rows: list[dict[str, Any]] = []
@@ -73,12 +73,12 @@ def predict(
         if prediction.error is not None:
             broken += 1
             if is_first():
-                click.echo(f"error: {printable(prediction.error)}", err=True)
+                click.echo(f"error: {escape_controls(prediction.error)}", err=True)
             rows.append({key: prediction.image, "error": prediction.error})
             continue
-        rows.append(_as_row(prediction, key))
+        rows.append(_make_row(prediction, key))
         if is_first() and not job.as_json:
-            click.echo(printable(_line(prediction, is_text)))
+            click.echo(escape_controls(_format_line(prediction, is_text)))
     if job.as_json:
         print_rows(rows, as_json=True)
     if broken < len(rows):
@@ -103,7 +103,7 @@ def _sort_words(model: str, images: tuple[str, ...]) -> tuple[str, tuple[str, ..
     if not images:
         exists = (
             Path(model).exists()
-            or reference_to_hub(model)
+            or parse_hub_reference(model)
             or is_card(model)
             or is_timm_source(model)
         )
@@ -122,7 +122,7 @@ def _is_lost_picture(word: str) -> bool:
     return is_named_so and not os.path.exists(word) and not is_timm_source(word)
 
 
-def _as_row(prediction: Prediction, key: str) -> dict[str, Any]:
+def _make_row(prediction: Prediction, key: str) -> dict[str, Any]:
     best = {
         key: prediction.image,
         "class": prediction.classes[0],
@@ -138,7 +138,7 @@ def _as_row(prediction: Prediction, key: str) -> dict[str, Any]:
 MAX_SHOWN_TEXT = 100  # characters of a text; --json prints all of them
 
 
-def _line(prediction: Prediction, is_text: bool) -> str:
+def _format_line(prediction: Prediction, is_text: bool) -> str:
     name = prediction.image
     if is_text and len(name) > MAX_SHOWN_TEXT:
         name = f"{name[: MAX_SHOWN_TEXT - 1]}…"
@@ -148,41 +148,41 @@ def _line(prediction: Prediction, is_text: bool) -> str:
     return f"{name}: {', '.join(answers)}"
 
 
-def _paths(images: Sequence[str], job: Job) -> Iterator[str]:
+def _iterate_paths(images: Sequence[str], job: Job) -> Iterator[str]:
     """Yield paths of pictures: a file, all pictures below a folder, for `-` the lines of stdin."""
     for word in images:
         if word == "-":
-            yield from _lines_of_stdin()
+            yield from _read_lines()
         elif Path(word).is_dir():
             yield from _list_below(word, job)
         else:
             yield word
 
 
-def _texts(
+def _iterate_texts(
     texts: Sequence[str], words: Sequence[str], has_pairs: bool
 ) -> Iterator[str | tuple[str, str]]:
     """Yield texts: those given, the contents of files, for `-` the lines of stdin.
 
     Of a pair a tab separates the two texts, unless the model has no pairs.
     """
-    for text in _single_texts(texts, words):
+    for text in _iterate_single_texts(texts, words):
         yield _split_pair(text) if has_pairs else text
 
 
-def _single_texts(texts: Sequence[str], words: Sequence[str]) -> Iterator[str]:
-    """Yield texts as `_texts` does; pairs are not divided."""
+def _iterate_single_texts(texts: Sequence[str], words: Sequence[str]) -> Iterator[str]:
+    """Yield texts as `_iterate_texts` does; pairs are not divided."""
     from learngene_zoo.tasks.texts.rows import decode_text
 
     for text in texts:
         if text == "-":
-            yield from _texts_of_stdin()
+            yield from _read_texts()
             continue
         # Bytes of the command line that are not UTF-8 are surrogates, which no tokenizer takes.
         yield decode_text(text.encode("utf-8", "surrogatepass"), "--text")
     for word in words:
         if word == "-":
-            yield from _texts_of_stdin()
+            yield from _read_texts()
         elif Path(word).suffix.lower() == ".txt" and Path(word).is_file():
             yield decode_text(Path(word).read_bytes(), word).strip()
         else:
@@ -197,7 +197,7 @@ def _split_pair(text: str) -> str | tuple[str, str]:
     return (first, second) if tab else text
 
 
-def _lines_of_stdin() -> Iterator[str]:
+def _read_lines() -> Iterator[str]:
     """Yield the lines that are not blank. Raises `WrongCall` at the first that is not a path."""
     for line in filter(str.strip, sys.stdin):
         if "\0" in line:
@@ -214,7 +214,7 @@ def _is_complete(text: str) -> bool:
     return all(map(str.strip, pair if isinstance(pair, tuple) else (pair,)))
 
 
-def _texts_of_stdin() -> Iterator[str]:
+def _read_texts() -> Iterator[str]:
     """Yield the lines that are not blank. Raises `BadData` at the first that is not in UTF-8."""
     from learngene_zoo.tasks.texts.rows import decode_text
 
@@ -291,7 +291,7 @@ command = SettingsCommand(
         ),
         *[
             option
-            for option in job_options(None)
+            for option in make_job_options(None)
             if option.name not in ("out", "force", "resume", "tracker", "workers", "seed")
         ],
     ],

@@ -16,8 +16,8 @@ from learngene_zoo.families.bert.spec import BertSpec
 from learngene_zoo.families.forward import observe_output, pool_words
 from learngene_zoo.families.text_format import Tokens
 from learngene_zoo.families.transformers_modules import (
-    as_tokens,
     build_config,
+    convert_to_tokens,
     read_spec,
 )
 from learngene_zoo.families.transformers_modules import open_folder as open_folder
@@ -85,7 +85,7 @@ def compute_pooled(model: Any, inputs: Tokens | torch.Tensor) -> torch.Tensor:
     if pool not in ("mean", "token"):
         pooled_BD: torch.Tensor = model.bert(**_name_inputs(model, inputs)).pooler_output
         return pooled_BD
-    return pool_words(compute_tokens(model, inputs), as_tokens(model, inputs).mask, pool)
+    return pool_words(compute_tokens(model, inputs), convert_to_tokens(model, inputs).mask, pool)
 
 
 def spread_pooled(model: Any, pooled_ND: torch.Tensor) -> StateDict:
@@ -160,7 +160,7 @@ def observe_stream(model: Any, keep: Callable[[torch.Tensor], None]) -> Any:
 
 
 def _name_inputs(model: Any, inputs: Tokens | torch.Tensor) -> dict[str, torch.Tensor | None]:
-    texts = as_tokens(model, inputs)
+    texts = convert_to_tokens(model, inputs)
     # A model with one segment does not tell the texts of a pair apart.
     has_segments = model.config.type_vocab_size > 1
     return {

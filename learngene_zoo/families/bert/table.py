@@ -1,7 +1,7 @@
 """The table of a `BertSpec`'s tensors, and FLOPs in closed form.
 
 Tensors have the names and the order of the state_dict of `BertForSequenceClassification`. All are
-initialised as `tensors.initial` does.
+initialised as `initialise` does.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from learngene_zoo.families.family import (
     ParameterSpec,
     Start,
     Table,
-    norm,
-    parameter,
+    make_norm_rows,
+    make_row,
 )
 
 
@@ -34,7 +34,7 @@ def axis_sizes(spec: BertSpec) -> dict[str, int]:
     }
 
 
-def _linear(
+def _make_linear_rows(
     name: str,
     outputs: str,
     inputs: str,
@@ -43,12 +43,12 @@ def _linear(
 ) -> tuple[ParameterSpec, ParameterSpec]:
     """Return the two rows of a linear layer."""
     return (
-        parameter(f"{name}.weight", f"{outputs}, {inputs}", start, present),
-        parameter(f"{name}.bias", outputs, "zero", present),
+        make_row(f"{name}.weight", f"{outputs}, {inputs}", start, present),
+        make_row(f"{name}.bias", outputs, "zero", present),
     )
 
 
-def _branches(spec: BertSpec) -> tuple[BranchNames, ...]:
+def _list_branches(spec: BertSpec) -> tuple[BranchNames, ...]:
     """Return attention and MLP of a block."""
     attention = tuple(f"attention.self.{name}" for name in ("query", "key", "value"))
     return (
@@ -71,24 +71,24 @@ TABLE = Table(
     prefix="bert.encoder.layer.",
     sizes=axis_sizes,
     stem=(
-        parameter("bert.embeddings.word_embeddings.weight", "vocabulary, width", "embedding"),
-        parameter("bert.embeddings.position_embeddings.weight", "positions, width", "positions"),
-        parameter("bert.embeddings.token_type_embeddings.weight", "segments, width", "embedding"),
-        *norm("bert.embeddings.LayerNorm", "width"),
+        make_row("bert.embeddings.word_embeddings.weight", "vocabulary, width", "embedding"),
+        make_row("bert.embeddings.position_embeddings.weight", "positions, width", "positions"),
+        make_row("bert.embeddings.token_type_embeddings.weight", "segments, width", "embedding"),
+        *make_norm_rows("bert.embeddings.LayerNorm", "width"),
     ),
     block=(
-        *_linear("attention.self.query", "heads head_width", "width"),
-        *_linear("attention.self.key", "heads head_width", "width"),
-        *_linear("attention.self.value", "heads head_width", "width"),
-        *_linear("attention.output.dense", "width", "heads head_width", "deep"),
-        *norm("attention.output.LayerNorm", "width"),
-        *_linear("intermediate.dense", "hidden", "width"),
-        *_linear("output.dense", "width", "hidden", "deep"),
-        *norm("output.LayerNorm", "width"),
+        *_make_linear_rows("attention.self.query", "heads head_width", "width"),
+        *_make_linear_rows("attention.self.key", "heads head_width", "width"),
+        *_make_linear_rows("attention.self.value", "heads head_width", "width"),
+        *_make_linear_rows("attention.output.dense", "width", "heads head_width", "deep"),
+        *make_norm_rows("attention.output.LayerNorm", "width"),
+        *_make_linear_rows("intermediate.dense", "hidden", "width"),
+        *_make_linear_rows("output.dense", "width", "hidden", "deep"),
+        *make_norm_rows("output.LayerNorm", "width"),
     ),
-    final_norm=_linear("bert.pooler.dense", "width", "width"),
-    head=_linear("classifier", "classes", "width", "head", lambda spec: spec.classes > 0),
-    branches=_branches,
+    final_norm=_make_linear_rows("bert.pooler.dense", "width", "width"),
+    head=_make_linear_rows("classifier", "classes", "width", "head", lambda spec: spec.classes > 0),
+    branches=_list_branches,
     norms_after=lambda spec: True,
 )
 

@@ -3,7 +3,7 @@
 from learngene_zoo.families.eva.names import (
     ARCHITECTURES,
     REGISTERED,
-    architecture_name,
+    choose_architecture,
     spec_values,
 )
 from learngene_zoo.families.eva.spec import EvaSpec
@@ -21,7 +21,7 @@ FAMILY = Family(
     flops=flops,
     architectures=ARCHITECTURES,
     registered=REGISTERED,
-    architecture=architecture_name,
+    architecture=choose_architecture,
     arguments=EvaSpec.timm_args,
     values=spec_values,
     timm_modules=frozenset({"timm.models.eva"}),

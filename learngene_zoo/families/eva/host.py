@@ -87,19 +87,19 @@ def spec_of(model: nn.Module) -> EvaSpec:
         raise WrongCall(
             f"a {type(model).__name__} is not timm's Eva; supported are {FAMILY.supported}"
         )
-    feature = _unreadable(model)
+    feature = _explain_unreadable(model)
     if feature:
         raise WrongCall(
             f"this model has {feature}, which is not supported; supported are {FAMILY.supported}"
         )
-    spec = _as_named(_read(model), model)
-    difference = _first_difference(model, spec)
+    spec = _match_named(_read(model), model)
+    difference = _describe_difference(model, spec)
     if difference:
         raise WrongCall(f"this model has {difference}; supported are {FAMILY.supported}")
     return spec
 
 
-def _unreadable(model: Eva) -> str | None:
+def _explain_unreadable(model: Eva) -> str | None:
     """Return the feature that prevents reading the sizes, or None."""
     if type(model.patch_embed) is not PatchEmbed or not len(model.blocks):
         return f"a {type(model.patch_embed).__name__} and {len(model.blocks)} blocks"
@@ -136,12 +136,14 @@ def _read(model: Eva) -> EvaSpec:
         image_size=patches.img_size[0],
         patch_size=patches.patch_size[0],
         channels=patches.proj.in_channels,
-        mlp_ratio=_ratio(model.embed_dim, hidden),
-        attention_width=_attention_width(block),
-        front=_front(model),
+        mlp_ratio=_compute_ratio(model.embed_dim, hidden),
+        attention_width=_read_attention_width(block),
+        front=_read_front(model),
         pool=model.global_pool,
         pool_heads=None if pool is None else pool.num_heads,
-        pool_mlp_ratio=None if pool is None else _ratio(model.embed_dim, pool.mlp.fc1.out_features),
+        pool_mlp_ratio=None
+        if pool is None
+        else _compute_ratio(model.embed_dim, pool.mlp.fc1.out_features),
         class_token=model.cls_token is not None,
         registers=0 if model.reg_token is None else model.reg_token.shape[1],
         attention="rope" if isinstance(attention, AttentionRope) else "eva",
@@ -165,41 +167,41 @@ def _read(model: Eva) -> EvaSpec:
         dynamic_image_size=model.dynamic_img_size,
         norm_eps=block.norm1.eps,
         dense=isinstance(model, DenseEva),
-        **_rotary(model.rope),
+        **_read_rotary(model.rope),
     )
 
 
-def _attention_width(block: Any) -> int | None:
+def _read_attention_width(block: Any) -> int | None:
     """Return the width of all heads together; None if it is the width of the stream."""
     proj = block.attn.proj
     width: int = proj.in_features
     return None if width == proj.out_features else width
 
 
-def _front(model: Eva) -> tuple[Segment, ...]:
+def _read_front(model: Eva) -> tuple[Segment, ...]:
     """Return the segments before the last one: runs of blocks of equal size."""
-    runs = [list(run) for _, run in groupby(model.blocks, key=_size)]
+    runs = [list(run) for _, run in groupby(model.blocks, key=_read_sizes)]
     last = runs[-1][0].mlp.fc2.in_features
     return tuple(
         Segment(
             layers=len(run),
             width=model.embed_dim,
             heads=run[0].attn.num_heads,
-            attention_width=_attention_width(run[0]),
+            attention_width=_read_attention_width(run[0]),
             mlp_ratio=None
             if run[0].mlp.fc2.in_features == last
-            else _ratio(model.embed_dim, run[0].mlp.fc2.in_features),
+            else _compute_ratio(model.embed_dim, run[0].mlp.fc2.in_features),
             stitch=False,
         )
         for run in runs[:-1]
     )
 
 
-def _size(block: Any) -> tuple[int, ...]:
+def _read_sizes(block: Any) -> tuple[int, ...]:
     return block.attn.num_heads, block.attn.proj.in_features, block.mlp.fc2.in_features
 
 
-def _as_named(spec: EvaSpec, model: Eva) -> EvaSpec:
+def _match_named(spec: EvaSpec, model: Eva) -> EvaSpec:
     """Return the spec with the MLP ratio of timm's architecture, if it gives the same widths.
 
     The ratio cannot be computed from the widths, which are rounded.
@@ -216,7 +218,7 @@ def _as_named(spec: EvaSpec, model: Eva) -> EvaSpec:
     return named if same else spec
 
 
-def _rotary(rope: Any) -> dict[str, Any]:
+def _read_rotary(rope: Any) -> dict[str, Any]:
     """Return the fields of the rotary positions."""
     if rope is None:
         return {}
@@ -232,21 +234,21 @@ def _rotary(rope: Any) -> dict[str, Any]:
     }
 
 
-def _ratio(width: int, hidden: int) -> float:
+def _compute_ratio(width: int, hidden: int) -> float:
     """Return the smallest MLP ratio that gives this hidden width when timm rounds down."""
     ratio = hidden / width
     return ratio if int(width * ratio) == hidden else math.nextafter(ratio, math.inf)
 
 
-def _first_difference(model: Eva, spec: EvaSpec) -> str | None:
+def _describe_difference(model: Eva, spec: EvaSpec) -> str | None:
     """Describe the first difference between a module and that of `spec`; None if there is none.
 
     Every layer and every setting of a layer is compared.
     """
     # Imported here because `import learngene_zoo.timm` needs this module, but not that one.
-    from learngene_zoo.families.tensors import empty
+    from learngene_zoo.families.tensors import build_empty
 
-    ours, theirs = _describe_model(empty(spec)), _describe_model(model)
+    ours, theirs = _describe_model(build_empty(spec)), _describe_model(model)
     for name in [*theirs, *(name for name in ours if name not in theirs)]:
         if theirs.get(name) != ours.get(name):
             return (
@@ -268,14 +270,14 @@ def _describe_model(model: nn.Module) -> dict[str, Any]:
             continue
         settings[path or "model"] = kind
         for name, value in vars(module).items():
-            if not name.startswith("_") and name not in _WITHOUT_EFFECT and _plain(value):
+            if not name.startswith("_") and name not in _WITHOUT_EFFECT and _is_plain(value):
                 settings[f"{path}.{name}".lstrip(".")] = (
                     list(value) if isinstance(value, tuple) else value
                 )
     return {**settings, **{name: list(tensor.shape) for name, tensor in model.state_dict().items()}}
 
 
-def _plain(value: Any) -> bool:
+def _is_plain(value: Any) -> bool:
     """Return whether an attribute is a setting: a number, a word, or a list of numbers."""
     several = isinstance(value, (list, tuple)) and all(
         isinstance(item, (int, float)) for item in value

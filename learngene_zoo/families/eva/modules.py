@@ -22,7 +22,7 @@ from timm.models import build_model_with_cfg, generate_default_cfgs, register_mo
 from timm.models.eva import Eva, EvaAttention, EvaBlock, checkpoint_filter_fn
 from torch import nn
 
-from learngene_zoo.families.dense import dense_forward, dense_head
+from learngene_zoo.families.dense import apply_dense_head, forward_dense
 from learngene_zoo.families.eva.names import REGISTERED
 
 Built = TypeVar("Built", bound=Eva)
@@ -42,8 +42,8 @@ class DenseEva(Eva):
         super().__init__(norm_layer=partial(LayerNorm, eps=norm_eps), **settings)
         self.attn_pool = None  # patches are classified separately
 
-    forward_head = dense_head
-    forward = dense_forward
+    forward_head = apply_dense_head
+    forward = forward_dense
 
 
 class PrunedEvaAttention(EvaAttention):
@@ -126,7 +126,7 @@ class PrunedDenseEva(DenseEva):
         _replace_blocks(self, front, attention_width, {**settings, "norm_layer": norm_layer})
 
 
-def _head_width(settings: dict[str, Any], attention_width: int | None) -> int:
+def _compute_head_width(settings: dict[str, Any], attention_width: int | None) -> int:
     width: int = settings["embed_dim"] if attention_width is None else attention_width
     return width // int(settings["num_heads"])
 
@@ -137,7 +137,7 @@ def _fit_heads(settings: dict[str, Any], attention_width: int | None) -> dict[st
     The blocks that it builds are replaced. The heads matter for the rotary positions, which then
     have the right number of channels.
     """
-    heads = settings["embed_dim"] // _head_width(settings, attention_width)
+    heads = settings["embed_dim"] // _compute_head_width(settings, attention_width)
     pool_heads = settings.get("attn_pool_num_heads") or heads
     return {**settings, "num_heads": heads, "attn_pool_num_heads": pool_heads}
 
@@ -146,7 +146,7 @@ def _replace_blocks(
     model: Eva, front: Front, attention_width: int | None, settings: dict[str, Any]
 ) -> None:
     """Give a model the blocks of a pruned one."""
-    head_width = _head_width(settings, attention_width)
+    head_width = _compute_head_width(settings, attention_width)
     ratio = settings.get("mlp_ratio", 4.0)
     sizes = [
         (heads, rest[1] if rest and rest[1] is not None else ratio)

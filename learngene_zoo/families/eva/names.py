@@ -11,7 +11,7 @@ from dataclasses import fields
 
 from learngene_zoo.errors import BadFile
 from learngene_zoo.families.eva.spec import TIMM_NAMES, EvaSpec
-from learngene_zoo.families.spec import read_segments, square
+from learngene_zoo.families.spec import read_segments, unify_sides
 from learngene_zoo.settings import Json
 
 _SIZES = {
@@ -246,7 +246,7 @@ _BLOCK_ARGUMENTS: dict[str, tuple[str, ...]] = {
 }
 
 
-def architecture_name(spec: EvaSpec) -> str:
+def choose_architecture(spec: EvaSpec) -> str:
     """Return the architecture that builds this model when it gets all arguments.
 
     It is the most similar of timm's with the same epsilon of the norms.
@@ -291,12 +291,14 @@ def spec_values(architecture: str, args: Mapping[str, Json], where: str) -> dict
                 continue
             raise BadFile(f"{where}: model_args has {name!r}, which is not supported")
         sides = ("img_size", "patch_size", "ref_feat_shape")
-        values[_OUR_NAMES[name]] = square(value, f"{where}: {name}") if name in sides else value
+        values[_OUR_NAMES[name]] = (
+            unify_sides(value, f"{where}: {name}") if name in sides else value
+        )
     bare = architecture.split(".", 1)[0]
     if "image_size" not in values and _has_own_size(bare) and bare in ARCHITECTURES:
         # In timm, a pretrained_cfg cannot change this size.
         values["image_size"] = ARCHITECTURES[bare].image_size
-    return {**values, **_norms(bare, values)}
+    return {**values, **_read_norms(bare, values)}
 
 
 def _has_own_size(architecture: str) -> bool:
@@ -304,7 +306,7 @@ def _has_own_size(architecture: str) -> bool:
     return architecture.startswith("eva02_") or "_gap_" in architecture
 
 
-def _norms(architecture: str, values: Mapping[str, Json]) -> dict[str, Json]:
+def _read_norms(architecture: str, values: Mapping[str, Json]) -> dict[str, Json]:
     """Return the two norms after the blocks.
 
     If an argument is None or left out, timm derives it from the pooling.

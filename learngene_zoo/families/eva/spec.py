@@ -15,7 +15,7 @@ from learngene_zoo.families.spec import (
     Segment,
     SegmentedSpec,
     check_between,
-    untiled_error,
+    refuse_untiled,
     write_segment,
 )
 from learngene_zoo.settings import NO_OPTION, OMIT_DEFAULT
@@ -117,7 +117,7 @@ class EvaSpec(SegmentedSpec):
                 f"layer_scale is {self.layer_scale}; it must be above 0 and at most 64, or None"
             )
         if self.image_size % self.patch_size and not self.dynamic_image_size:
-            raise untiled_error(self.patch_size, self.image_size)
+            raise refuse_untiled(self.patch_size, self.image_size)
         if self.pool == "token" and not self.class_token:
             raise WrongCall("pool 'token' needs a class token; use pool 'avg'")
         self._check_heads()

@@ -16,8 +16,8 @@ from learngene_zoo.families.family import (
     Convention,
     ParameterSpec,
     Table,
-    norm,
-    parameter,
+    make_norm_rows,
+    make_row,
 )
 
 if TYPE_CHECKING:
@@ -48,24 +48,24 @@ def axis_sizes(spec: EvaSpec) -> dict[str, int]:
     }
 
 
-def _projection(name: str, key: bool = False) -> tuple[ParameterSpec, ParameterSpec]:
+def _make_projection_rows(name: str, key: bool = False) -> tuple[ParameterSpec, ParameterSpec]:
     """Return the rows of queries, keys or values in models that have a separate matrix for each."""
 
     def is_biased(spec: EvaSpec) -> bool:
         return not spec.qkv_fused and spec.qkv_bias and not (key and spec.attention == "eva")
 
     return (
-        parameter(
+        make_row(
             f"attn.{name}.weight",
             "heads head_width, width",
             "matrix",
             lambda spec: not spec.qkv_fused,
         ),
-        parameter(f"attn.{name}.bias", "heads head_width", "zero", is_biased),
+        make_row(f"attn.{name}.bias", "heads head_width", "zero", is_biased),
     )
 
 
-def _eva_bias(spec: EvaSpec) -> bool:
+def _has_eva_bias(spec: EvaSpec) -> bool:
     return spec.attention == "eva" and spec.qkv_fused and spec.qkv_bias
 
 
@@ -77,96 +77,100 @@ def _scale(spec: EvaSpec) -> float:
     return spec.layer_scale or 0.0
 
 
-def _linear(
+def _make_linear_rows(
     name: str, outputs: str, inputs: str, start: Any = "matrix", present: Any = lambda spec: True
 ) -> tuple[ParameterSpec, ParameterSpec]:
     """Return the two rows of a linear layer."""
     return (
-        parameter(f"{name}.weight", f"{outputs}, {inputs}", start, present),
-        parameter(f"{name}.bias", outputs, "zero", present),
+        make_row(f"{name}.weight", f"{outputs}, {inputs}", start, present),
+        make_row(f"{name}.bias", outputs, "zero", present),
     )
 
 
 _STEM = (
-    parameter("cls_token", "one, one, width", "token", lambda spec: spec.class_token),
-    parameter("reg_token", "one, registers, width", "token", lambda spec: spec.registers > 0),
-    parameter("pos_embed", "one, positions, width", "positions", lambda spec: spec.absolute),
-    parameter("patch_embed.proj.weight", "width, channels, patch, patch", "patches"),
-    parameter("patch_embed.proj.bias", "width", "patches", lambda spec: not spec.pre_norm),
-    parameter(
+    make_row("cls_token", "one, one, width", "token", lambda spec: spec.class_token),
+    make_row("reg_token", "one, registers, width", "token", lambda spec: spec.registers > 0),
+    make_row("pos_embed", "one, positions, width", "positions", lambda spec: spec.absolute),
+    make_row("patch_embed.proj.weight", "width, channels, patch, patch", "patches"),
+    make_row("patch_embed.proj.bias", "width", "patches", lambda spec: not spec.pre_norm),
+    make_row(
         "rope.freqs", "two, layers, heads, pairs", "frequencies", lambda spec: spec.frequencies
     ),
-    *norm("norm_pre", "width", lambda spec: spec.pre_norm),
+    *make_norm_rows("norm_pre", "width", lambda spec: spec.pre_norm),
 )
 _ATTENTION = (
-    parameter("attn.q_bias", "heads head_width", "zero", _eva_bias),
-    parameter("attn.v_bias", "heads head_width", "zero", _eva_bias),
-    parameter(
+    make_row("attn.q_bias", "heads head_width", "zero", _has_eva_bias),
+    make_row("attn.v_bias", "heads head_width", "zero", _has_eva_bias),
+    make_row(
         "attn.qkv.weight", "qkv heads head_width, width", "matrix", lambda spec: spec.qkv_fused
     ),
-    parameter(
+    make_row(
         "attn.qkv.bias",
         "qkv heads head_width",
         "zero",
         lambda spec: spec.attention == "rope" and spec.qkv_fused and spec.qkv_bias,
     ),
-    *_projection("q_proj"),
-    *_projection("k_proj", key=True),
-    *_projection("v_proj"),
-    *norm("attn.norm", "heads head_width", lambda spec: spec.attention_norm),
-    *_linear("attn.proj", "width", "heads head_width", "deep"),
+    *_make_projection_rows("q_proj"),
+    *_make_projection_rows("k_proj", key=True),
+    *_make_projection_rows("v_proj"),
+    *make_norm_rows("attn.norm", "heads head_width", lambda spec: spec.attention_norm),
+    *_make_linear_rows("attn.proj", "width", "heads head_width", "deep"),
 )
 _MLP = (
-    *_linear("mlp.fc1_g", "hidden", "width", present=lambda spec: spec.swiglu_split),
-    *_linear("mlp.fc1_x", "hidden", "width", present=lambda spec: spec.swiglu_split),
-    *_linear("mlp.fc1", "gates hidden", "width", present=lambda spec: not spec.swiglu_split),
-    *norm("mlp.norm", "hidden", lambda spec: spec.mlp_norm),
-    *_linear("mlp.fc2", "width", "hidden", "deep"),
+    *_make_linear_rows("mlp.fc1_g", "hidden", "width", present=lambda spec: spec.swiglu_split),
+    *_make_linear_rows("mlp.fc1_x", "hidden", "width", present=lambda spec: spec.swiglu_split),
+    *_make_linear_rows(
+        "mlp.fc1", "gates hidden", "width", present=lambda spec: not spec.swiglu_split
+    ),
+    *make_norm_rows("mlp.norm", "hidden", lambda spec: spec.mlp_norm),
+    *_make_linear_rows("mlp.fc2", "width", "hidden", "deep"),
 )
 _BLOCK = (
-    parameter("gamma_1", "width", _scale, lambda spec: spec.scaled),
-    parameter("gamma_2", "width", _scale, lambda spec: spec.scaled),
-    *norm("norm1", "width", lambda spec: not spec.post_norm),
+    make_row("gamma_1", "width", _scale, lambda spec: spec.scaled),
+    make_row("gamma_2", "width", _scale, lambda spec: spec.scaled),
+    *make_norm_rows("norm1", "width", lambda spec: not spec.post_norm),
     *_ATTENTION,
-    *norm("norm1", "width", lambda spec: spec.post_norm),
-    *norm("norm2", "width", lambda spec: not spec.post_norm),
+    *make_norm_rows("norm1", "width", lambda spec: spec.post_norm),
+    *make_norm_rows("norm2", "width", lambda spec: not spec.post_norm),
     *_MLP,
-    *norm("norm2", "width", lambda spec: spec.post_norm),
+    *make_norm_rows("norm2", "width", lambda spec: spec.post_norm),
 )
 _TAIL = (
-    *norm("norm", "width", lambda spec: spec.final_norm),
-    parameter("attn_pool.latent", "one, one, width", "latent", _has_pool),
-    *_linear("attn_pool.q", "pool_heads pool_head_width", "width", present=_has_pool),
-    *_linear("attn_pool.kv", "two pool_heads pool_head_width", "width", present=_has_pool),
-    *_linear("attn_pool.proj", "width", "pool_heads pool_head_width", present=_has_pool),
-    *norm("attn_pool.norm", "width", _has_pool),
-    *_linear("attn_pool.mlp.fc1", "pool_hidden", "width", present=_has_pool),
-    *_linear("attn_pool.mlp.fc2", "width", "pool_hidden", present=_has_pool),
-    *norm("fc_norm", "width", lambda spec: spec.fc_norm),
+    *make_norm_rows("norm", "width", lambda spec: spec.final_norm),
+    make_row("attn_pool.latent", "one, one, width", "latent", _has_pool),
+    *_make_linear_rows("attn_pool.q", "pool_heads pool_head_width", "width", present=_has_pool),
+    *_make_linear_rows(
+        "attn_pool.kv", "two pool_heads pool_head_width", "width", present=_has_pool
+    ),
+    *_make_linear_rows("attn_pool.proj", "width", "pool_heads pool_head_width", present=_has_pool),
+    *make_norm_rows("attn_pool.norm", "width", _has_pool),
+    *_make_linear_rows("attn_pool.mlp.fc1", "pool_hidden", "width", present=_has_pool),
+    *_make_linear_rows("attn_pool.mlp.fc2", "width", "pool_hidden", present=_has_pool),
+    *make_norm_rows("fc_norm", "width", lambda spec: spec.fc_norm),
 )
 
 
-def _token(
+def _draw_token(
     spec: EvaSpec, tensor: torch.Tensor, generator: torch.Generator, block: int | None
 ) -> torch.Tensor:
     return tensor.normal_(std=0.02, generator=generator)
 
 
-def _deep(
+def _draw_deep(
     spec: EvaSpec, tensor: torch.Tensor, generator: torch.Generator, block: int | None
 ) -> torch.Tensor:
     """Draw N(0, 0.02 / sqrt(2 i)) for block i, counted from 1."""
     return tensor.normal_(std=0.02 / math.sqrt(2 * ((block or 0) + 1)), generator=generator)
 
 
-def _head(
+def _draw_head(
     spec: EvaSpec, tensor: torch.Tensor, generator: torch.Generator, block: int | None
 ) -> torch.Tensor:
     """Draw values near zero, as timm's `head_init_scale` gives."""
     return tensor.normal_(std=0.02 * 0.001, generator=generator)
 
 
-def _latent(
+def _draw_latent(
     spec: EvaSpec, tensor: torch.Tensor, generator: torch.Generator, block: int | None
 ) -> torch.Tensor:
     """Draw N(0, 1/width), truncated at two standard deviations."""
@@ -177,7 +181,7 @@ def _latent(
     return normal
 
 
-def _frequencies(
+def _fill_frequencies(
     spec: EvaSpec, tensor: torch.Tensor, generator: torch.Generator, block: int | None
 ) -> torch.Tensor:
     """Fill in geometric magnitudes, rotated by a random angle for each head of each block.
@@ -196,7 +200,7 @@ def _frequencies(
     return tensor
 
 
-def _branches(spec: EvaSpec) -> tuple[BranchNames, ...]:
+def _list_branches(spec: EvaSpec) -> tuple[BranchNames, ...]:
     """Return attention and MLP of a block."""
     apart = tuple(f"attn.{name}_proj" for name in "qkv")
     scales = ("gamma_1", "gamma_2") if spec.scaled else (None, None)
@@ -224,15 +228,15 @@ TABLE = Table(
     stem=_STEM,
     block=_BLOCK,
     final_norm=_TAIL,
-    head=_linear("head", "classes", "width", "head", lambda spec: spec.classes > 0),
-    branches=_branches,
+    head=_make_linear_rows("head", "classes", "width", "head", lambda spec: spec.classes > 0),
+    branches=_list_branches,
     norms_after=lambda spec: spec.post_norm,
     draws={
-        "token": _token,
-        "deep": _deep,
-        "head": _head,
-        "latent": _latent,
-        "frequencies": _frequencies,
+        "token": _draw_token,
+        "deep": _draw_deep,
+        "head": _draw_head,
+        "latent": _draw_latent,
+        "frequencies": _fill_frequencies,
     },
 )
 
@@ -244,11 +248,11 @@ def flops(spec: EvaSpec, convention: Convention = "exact") -> int:
     """
     embed = spec.patches * spec.channels * spec.patch_size**2 * spec.width
     before = NORM_FLOPS[convention] * spec.tokens * spec.width if spec.pre_norm else 0
-    blocks = sum(part.layers * block_flops(part, convention) for part in spec.segments)
-    return embed + before + blocks + tail_flops(spec, convention)
+    blocks = sum(part.layers * count_block_flops(part, convention) for part in spec.segments)
+    return embed + before + blocks + count_tail_flops(spec, convention)
 
 
-def block_flops(spec: EvaSpec, convention: Convention = "exact") -> int:
+def count_block_flops(spec: EvaSpec, convention: Convention = "exact") -> int:
     """Return the multiply-adds of one block for all tokens."""
     n, d, a, hidden = spec.tokens, spec.width, spec.heads_width, spec.hidden
     linear = n * (4 * d * a + (3 if spec.swiglu else 2) * d * hidden)
@@ -257,7 +261,7 @@ def block_flops(spec: EvaSpec, convention: Convention = "exact") -> int:
     return linear + attention + NORM_FLOPS[convention] * normed
 
 
-def tail_flops(spec: EvaSpec, convention: Convention = "exact") -> int:
+def count_tail_flops(spec: EvaSpec, convention: Convention = "exact") -> int:
     """Return the multiply-adds of the final norms, the pooling and the head.
 
     The head reads the pooled token; in a dense model it reads every patch, and its logits are

@@ -16,8 +16,8 @@ from learngene_zoo.families.gpt2.names import config
 from learngene_zoo.families.gpt2.spec import Gpt2Spec
 from learngene_zoo.families.text_format import Tokens
 from learngene_zoo.families.transformers_modules import (
-    as_tokens,
     build_config,
+    convert_to_tokens,
     read_spec,
 )
 from learngene_zoo.families.transformers_modules import open_folder as open_folder
@@ -55,7 +55,7 @@ def trim_state(state: StateDict) -> tuple[StateDict, tuple[str, ...]]:
 
 def compute_logits(model: Any, inputs: Tokens | torch.Tensor) -> torch.Tensor:
     """Return the logits at the last tokens (B, K); without a head their features (B, D)."""
-    texts = as_tokens(model, inputs)
+    texts = convert_to_tokens(model, inputs)
     answer = model(input_ids=texts.ids, attention_mask=texts.mask, use_cache=False)
     logits_BK: torch.Tensor = answer.logits
     return logits_BK
@@ -63,7 +63,7 @@ def compute_logits(model: Any, inputs: Tokens | torch.Tensor) -> torch.Tensor:
 
 def compute_tokens(model: Any, inputs: Tokens | torch.Tensor) -> torch.Tensor:
     """Return the tokens after the final norm, (B, N, D)."""
-    texts = as_tokens(model, inputs)
+    texts = convert_to_tokens(model, inputs)
     answer = model.transformer(input_ids=texts.ids, attention_mask=texts.mask, use_cache=False)
     tokens_BND: torch.Tensor = answer.last_hidden_state
     return tokens_BND
@@ -74,7 +74,7 @@ def compute_pooled(model: Any, inputs: Tokens | torch.Tensor) -> torch.Tensor:
 
     As in transformers, the id decides and not the mask.
     """
-    texts = as_tokens(model, inputs)
+    texts = convert_to_tokens(model, inputs)
     is_text_BN = (texts.ids != model.config.pad_token_id).long()
     last_B = (is_text_BN * torch.arange(is_text_BN.shape[1], device=texts.ids.device)).argmax(1)
     return compute_tokens(model, texts)[torch.arange(len(last_B), device=last_B.device), last_B]
@@ -99,7 +99,7 @@ def get_blocks(model: Any) -> Sequence[nn.Module]:
 
 def embed_tokens(model: Any, inputs: Tokens | torch.Tensor) -> torch.Tensor:
     """Return the tokens that the first block reads, (B, N, D)."""
-    ids_BN, body = as_tokens(model, inputs).ids, model.transformer
+    ids_BN, body = convert_to_tokens(model, inputs).ids, model.transformer
     places_N = torch.arange(ids_BN.shape[1], device=ids_BN.device)
     tokens_BND: torch.Tensor = body.wte(ids_BN) + body.wpe(places_N)
     return tokens_BND

@@ -16,8 +16,8 @@ from learngene_zoo.families.family import (
     ParameterSpec,
     Start,
     Table,
-    norm,
-    parameter,
+    make_norm_rows,
+    make_row,
 )
 from learngene_zoo.families.gpt2.spec import Gpt2Spec
 
@@ -39,24 +39,24 @@ def axis_sizes(spec: Gpt2Spec) -> dict[str, int]:
     }
 
 
-def _conv1d(
+def _make_conv1d_rows(
     name: str, inputs: str, outputs: str, start: Start
 ) -> tuple[ParameterSpec, ParameterSpec]:
     """Return the two rows of a `Conv1D`."""
     return (
-        parameter(f"{name}.weight", f"{inputs}, {outputs}", start, reads=0),
-        parameter(f"{name}.bias", outputs, "zero"),
+        make_row(f"{name}.weight", f"{inputs}, {outputs}", start, reads=0),
+        make_row(f"{name}.bias", outputs, "zero"),
     )
 
 
-def _deep(
+def _draw_deep(
     spec: Gpt2Spec, tensor: torch.Tensor, generator: torch.Generator, block: int | None
 ) -> torch.Tensor:
     """Draw N(0, 0.02 / sqrt(2 L)): two branches of each of L blocks add to the stream."""
     return tensor.normal_(std=0.02 / math.sqrt(2 * spec.layers), generator=generator)
 
 
-def _branches(spec: Gpt2Spec) -> tuple[BranchNames, ...]:
+def _list_branches(spec: Gpt2Spec) -> tuple[BranchNames, ...]:
     """Return attention and MLP of a block."""
     return (
         BranchNames(norm="ln_1", readers=("attn.c_attn",), writer="attn.c_proj", mixes=True),
@@ -68,21 +68,21 @@ TABLE = Table(
     prefix="transformer.h.",
     sizes=axis_sizes,
     stem=(
-        parameter("transformer.wte.weight", "vocabulary, width", "embedding"),
-        parameter("transformer.wpe.weight", "positions, width", "positions"),
+        make_row("transformer.wte.weight", "vocabulary, width", "embedding"),
+        make_row("transformer.wpe.weight", "positions, width", "positions"),
     ),
     block=(
-        *norm("ln_1", "width"),
-        *_conv1d("attn.c_attn", "width", "qkv heads head_width", "matrix"),
-        *_conv1d("attn.c_proj", "heads head_width", "width", "deep"),
-        *norm("ln_2", "width"),
-        *_conv1d("mlp.c_fc", "width", "hidden", "matrix"),
-        *_conv1d("mlp.c_proj", "hidden", "width", "deep"),
+        *make_norm_rows("ln_1", "width"),
+        *_make_conv1d_rows("attn.c_attn", "width", "qkv heads head_width", "matrix"),
+        *_make_conv1d_rows("attn.c_proj", "heads head_width", "width", "deep"),
+        *make_norm_rows("ln_2", "width"),
+        *_make_conv1d_rows("mlp.c_fc", "width", "hidden", "matrix"),
+        *_make_conv1d_rows("mlp.c_proj", "hidden", "width", "deep"),
     ),
-    final_norm=norm("transformer.ln_f", "width"),
-    head=(parameter("score.weight", "classes, width", "matrix", lambda spec: spec.classes > 0),),
-    branches=_branches,
-    draws={"deep": _deep},
+    final_norm=make_norm_rows("transformer.ln_f", "width"),
+    head=(make_row("score.weight", "classes, width", "matrix", lambda spec: spec.classes > 0),),
+    branches=_list_branches,
+    draws={"deep": _draw_deep},
 )
 
 

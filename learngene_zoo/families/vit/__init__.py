@@ -5,8 +5,8 @@ from learngene_zoo.families.vit.names import (
     ARCHITECTURES,
     BASES,
     OURS,
-    architecture_name,
     arguments,
+    choose_architecture,
     spec_values,
 )
 from learngene_zoo.families.vit.spec import TABLE, ViTSpec, flops
@@ -20,7 +20,7 @@ FAMILY = Family(
     flops=flops,
     architectures=ARCHITECTURES,
     registered={**BASES, **OURS},
-    architecture=architecture_name,
+    architecture=choose_architecture,
     arguments=arguments,
     values=spec_values,
     timm_modules=frozenset({"timm.models.vision_transformer", "timm.models.deit"}),

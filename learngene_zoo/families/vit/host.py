@@ -32,7 +32,7 @@ from torch import nn
 
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.spec import Pool, Segment, Spec
-from learngene_zoo.families.tensors import empty
+from learngene_zoo.families.tensors import build_empty
 from learngene_zoo.families.vit import FAMILY
 from learngene_zoo.families.vit.modules import (
     DenseVisionTransformer,
@@ -126,20 +126,20 @@ def spec_of(model: nn.Module) -> ViTSpec:
     supported = f"supported are {FAMILY.supported}"
     if type(model) not in _MODELS:
         raise WrongCall(f"a {type(model).__name__} is not a plain ViT; {supported}")
-    feature = _unreadable(model)
+    feature = _explain_unreadable(model)
     if feature:
         raise WrongCall(f"this ViT has {feature}, which is not supported; {supported}")
     try:
         spec = _read(model)
     except WrongCall as error:
         raise WrongCall(f"this ViT cannot be described: {error}; {supported}") from error
-    difference = _first_difference(model, spec)
+    difference = _describe_difference(model, spec)
     if difference:
         raise WrongCall(f"this ViT has {difference}; {supported}")
     return spec
 
 
-def _unreadable(model: VisionTransformer) -> str | None:
+def _explain_unreadable(model: VisionTransformer) -> str | None:
     """Return the feature that prevents reading the sizes, or None."""
     modules = dict(model.named_modules())
     for name, kinds in _list_expected(model):
@@ -194,8 +194,10 @@ def _read(model: VisionTransformer) -> ViTSpec:
         image_size=patches.img_size[0],
         patch_size=patches.patch_size[0],
         channels=patches.proj.in_channels,
-        mlp_ratio=_ratio(_mlps(firsts)) if _even(firsts) else _ratio(_mlps([block])),
-        attention_width=_attention_width(block),
+        mlp_ratio=_compute_ratio(_read_mlps(firsts))
+        if _are_even(firsts)
+        else _compute_ratio(_read_mlps([block])),
+        attention_width=_read_attention_width(block),
         pool=model.global_pool,
         class_token=model.cls_token is not None,
         registers=0 if model.reg_token is None else model.reg_token.shape[1],
@@ -212,7 +214,7 @@ def _read(model: VisionTransformer) -> ViTSpec:
         else normed_after,
         no_embed_class=model.no_embed_class,
         dynamic_image_size=model.dynamic_img_size,
-        front=_front(model),
+        front=_read_front(model),
         dense=isinstance(model, DenseVisionTransformer),
         norm="layer" if isinstance(kind.norm1, nn.LayerNorm) else "rms",
         norm_eps=kind.norm1.eps,
@@ -232,16 +234,16 @@ def _pool_sizes(model: VisionTransformer) -> dict[str, Any]:
     if pool is None or not isinstance(model, StitchedVisionTransformer):
         return {}
     sizes: dict[str, Any] = {}
-    lacks_heads = any(_attention_width(block) is not None for block in model.blocks)
+    lacks_heads = any(_read_attention_width(block) is not None for block in model.blocks)
     if lacks_heads or pool.num_heads != last.attn.num_heads:
         sizes["pool_heads"] = pool.num_heads
     hidden = pool.mlp.fc1.out_features
-    if hidden != _first_layer(last).out_features:
-        sizes["pool_mlp_ratio"] = _ratio([(model.embed_dim, hidden)])
+    if hidden != _get_first_layer(last).out_features:
+        sizes["pool_mlp_ratio"] = _compute_ratio([(model.embed_dim, hidden)])
     return sizes
 
 
-def _first_layer(block: Block) -> nn.Linear:
+def _get_first_layer(block: Block) -> nn.Linear:
     """Return the first layer of a block's MLP, or its gate if that has a separate matrix."""
     layer: nn.Linear = block.mlp.fc1_g if isinstance(block.mlp, SwiGLU) else block.mlp.fc1
     return layer
@@ -259,53 +261,53 @@ def _starts(model: VisionTransformer) -> list[int]:
     later = (
         i
         for i in range(1, len(blocks))
-        if hasattr(blocks[i], "stitch") or _size(blocks[i]) != _size(blocks[i - 1])
+        if hasattr(blocks[i], "stitch") or _read_sizes(blocks[i]) != _read_sizes(blocks[i - 1])
     )
     return [0, *later]
 
 
-def _size(block: Block) -> tuple[int, ...]:
+def _read_sizes(block: Block) -> tuple[int, ...]:
     """Return the sizes that may differ between the segments of a model."""
-    layer = _first_layer(block)
+    layer = _get_first_layer(block)
     return layer.in_features, block.attn.num_heads, block.attn.proj.in_features, layer.out_features
 
 
-def _front(model: VisionTransformer) -> tuple[Segment, ...]:
+def _read_front(model: VisionTransformer) -> tuple[Segment, ...]:
     """Return the segments before the last one."""
     starts = _starts(model)
     firsts = [model.blocks[start] for start in starts]
-    even = _even(firsts)
+    even = _are_even(firsts)
     return tuple(
         Segment(
             layers=end - start,
             width=block.attn.qkv.in_features,
             heads=block.attn.num_heads,
-            attention_width=_attention_width(block),
-            mlp_ratio=None if even else _ratio(_mlps([block])),
+            attention_width=_read_attention_width(block),
+            mlp_ratio=None if even else _compute_ratio(_read_mlps([block])),
             stitch=hasattr(after, "stitch"),
         )
         for start, end, block, after in zip(starts, starts[1:], firsts, firsts[1:])
     )
 
 
-def _attention_width(block: Block) -> int | None:
+def _read_attention_width(block: Block) -> int | None:
     """Return the width of all heads together; None if it is the width of the block."""
     width: int = block.attn.proj.in_features
     return None if width == block.attn.qkv.in_features else width
 
 
-def _mlps(blocks: Sequence[Block]) -> list[tuple[int, int]]:
+def _read_mlps(blocks: Sequence[Block]) -> list[tuple[int, int]]:
     """Return width and hidden width of each block."""
-    return [(layer.in_features, layer.out_features) for layer in map(_first_layer, blocks)]
+    return [(layer.in_features, layer.out_features) for layer in map(_get_first_layer, blocks)]
 
 
-def _even(blocks: Sequence[Block]) -> bool:
+def _are_even(blocks: Sequence[Block]) -> bool:
     """Return whether a single MLP ratio describes all of these blocks."""
-    ratio = _ratio(_mlps(blocks))
-    return all(int(width * ratio) == hidden for width, hidden in _mlps(blocks))
+    ratio = _compute_ratio(_read_mlps(blocks))
+    return all(int(width * ratio) == hidden for width, hidden in _read_mlps(blocks))
 
 
-def _ratio(sizes: Sequence[tuple[int, int]]) -> float:
+def _compute_ratio(sizes: Sequence[tuple[int, int]]) -> float:
     """Return the smallest MLP ratio that gives these hidden widths when timm rounds down.
 
     `sizes` are pairs of width and hidden width.
@@ -318,12 +320,12 @@ def _ratio(sizes: Sequence[tuple[int, int]]) -> float:
     )
 
 
-def _first_difference(model: VisionTransformer, spec: ViTSpec) -> str | None:
+def _describe_difference(model: VisionTransformer, spec: ViTSpec) -> str | None:
     """Describe the first difference between a module and that of `spec`; None if there is none.
 
     Every layer and every setting of a layer is compared.
     """
-    ours = dict(empty(spec).named_modules())
+    ours = dict(build_empty(spec).named_modules())
     left_out: tuple[str, ...] = ()
     theirs = dict(model.named_modules())
     if isinstance(model, VisionTransformerDistilled):

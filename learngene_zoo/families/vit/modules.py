@@ -28,7 +28,7 @@ from timm.models.vision_transformer import (
 )
 from torch import nn
 
-from learngene_zoo.families.dense import dense_forward, dense_head
+from learngene_zoo.families.dense import apply_dense_head, forward_dense
 from learngene_zoo.families.vit.names import LAYER_FIELDS, OURS
 
 Built = TypeVar("Built", bound=VisionTransformer)
@@ -44,8 +44,8 @@ class DenseVisionTransformer(VisionTransformer):
         super().__init__(*args, **settings)
         self.attn_pool = None  # patches are classified separately
 
-    forward_head = dense_head
-    forward = dense_forward
+    forward_head = apply_dense_head
+    forward = forward_dense
 
 
 class StitchedBlock(Block):
@@ -86,7 +86,7 @@ class StitchedVisionTransformer(VisionTransformer):
         last = (settings.get("num_heads", 12), settings.get("mlp_ratio", 4.0))
         # timm builds the pooling with the arguments that are those of the blocks elsewhere.
         settings |= {"num_heads": pool_heads or last[0], "mlp_ratio": pool_mlp_ratio or last[1]}
-        super().__init__(block_fn=partial(_block, front, attention_width, last), **settings)
+        super().__init__(block_fn=partial(_build_block, front, attention_width, last), **settings)
         _take_stem(self, front, settings)
 
 
@@ -102,11 +102,11 @@ class StitchedDenseVisionTransformer(DenseVisionTransformer):
         **settings: Any,
     ) -> None:
         last = (settings.get("num_heads", 12), settings.get("mlp_ratio", 4.0))
-        super().__init__(block_fn=partial(_block, front, attention_width, last), **settings)
+        super().__init__(block_fn=partial(_build_block, front, attention_width, last), **settings)
         _take_stem(self, front, settings)
 
 
-def _block(
+def _build_block(
     front: Front,
     attention_width: int | None,
     last: tuple[int, float],
@@ -148,11 +148,11 @@ def _block(
         else Block(dim, **settings)
     )
     if attention_width is not None and own_attention:
-        block.attn = _attention(dim, num_heads, attention_width // num_heads, settings)
+        block.attn = _build_attention(dim, num_heads, attention_width // num_heads, settings)
     return block
 
 
-def _attention(dim: int, heads: int, head_width: int, settings: dict[str, Any]) -> Attention:
+def _build_attention(dim: int, heads: int, head_width: int, settings: dict[str, Any]) -> Attention:
     """Build timm's attention with `heads` heads of `head_width` channels.
 
     `settings` are the arguments of the block, `dim` its width.
@@ -237,7 +237,7 @@ _MLPS = {"mlp": Mlp, "swiglu": SwiGLU, "swiglu_packed": SwiGLUPacked}
 _NORMS = {"layer": LayerNorm, "rms": RmsNorm}
 
 
-def timm_layers(
+def list_timm_layers(
     norm: str = "layer",
     norm_eps: float = 1e-6,
     activation: str = "gelu",
@@ -277,6 +277,6 @@ def _build_module(
         architecture,
         pretrained,
         pretrained_filter_fn=checkpoint_filter_fn,
-        **{**base, **settings, **timm_layers(**layers)},
+        **{**base, **settings, **list_timm_layers(**layers)},
     )
     return model

@@ -7,7 +7,7 @@ from dataclasses import fields
 
 from learngene_zoo.errors import BadFile
 from learngene_zoo.families import spec as common
-from learngene_zoo.families.spec import read_segments, square, write_segment
+from learngene_zoo.families.spec import read_segments, unify_sides, write_segment
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.settings import Json
 
@@ -49,7 +49,8 @@ DENSE_ARCHITECTURE = "learngene_dense_vit"
 STITCHED_ARCHITECTURE = "learngene_stitched_vit"
 STITCHED_DENSE_ARCHITECTURE = "learngene_stitched_dense_vit"
 
-# The fields for kinds of layers. They are arguments of our models; see `_layer_values` for timm's.
+# The fields for kinds of layers. They are arguments of our models; for timm's see
+# `_read_layer_values`.
 LAYER_FIELDS = tuple(item.name for item in fields(ViTSpec) if item.metadata.get("omit_default"))
 _OUR_NAMES = {timm: ours for ours, timm in TIMM_NAMES.items()}
 _NORMS = {"layernorm": "layer", "rmsnorm": "rms"}
@@ -138,7 +139,7 @@ BASES = {
 }
 
 
-def architecture_name(spec: ViTSpec) -> str:
+def choose_architecture(spec: ViTSpec) -> str:
     """Return the registered model that builds this model when it gets all arguments."""
     if not spec.plain:
         return STITCHED_DENSE_ARCHITECTURE if spec.dense else STITCHED_ARCHITECTURE
@@ -148,7 +149,7 @@ def architecture_name(spec: ViTSpec) -> str:
 
 
 def arguments(spec: ViTSpec) -> dict[str, Json]:
-    """Return the arguments with which the model of `architecture_name` builds this model.
+    """Return the arguments with which the model of `choose_architecture` builds this model.
 
     All arguments are given, so that no default matters. Our modules also have `front` (layers,
     width and heads of each segment; then, if one of them is not the default, attention width, MLP
@@ -165,10 +166,10 @@ def arguments(spec: ViTSpec) -> dict[str, Json]:
         }
         front = [write_segment(segment) for segment in spec.front]
         return {**plain, **layers, **({"front": front} if front else {})}
-    return {**plain, **_differences(spec, BASES[architecture_name(spec)])}
+    return {**plain, **_list_differences(spec, BASES[choose_architecture(spec)])}
 
 
-def _differences(spec: ViTSpec, base: ViTSpec) -> dict[str, Json]:
+def _list_differences(spec: ViTSpec, base: ViTSpec) -> dict[str, Json]:
     """Return the arguments for the kinds of layers in which a model differs from its base.
 
     timm treats an argument of None as one that is not given. A field that is None here and not in
@@ -226,16 +227,16 @@ def spec_values(architecture: str, args: Mapping[str, Json], where: str) -> dict
         elif name not in _OUR_NAMES:
             raise BadFile(f"{where}: model_args has {name!r}, which is not supported")
         else:
-            values[_OUR_NAMES[name]] = _field(name, value, where)
-    return {**values, **_layer_values(args, where)}
+            values[_OUR_NAMES[name]] = _convert_field(name, value, where)
+    return {**values, **_read_layer_values(args, where)}
 
 
-def _field(name: str, value: Json, where: str) -> Json:
+def _convert_field(name: str, value: Json, where: str) -> Json:
     """Return the value of an argument as its field has it."""
     if name in ("img_size", "patch_size"):
-        return square(value, f"{where}: {name}")
+        return unify_sides(value, f"{where}: {name}")
     if (name == "init_values" and value == 0) or (name == "fc_norm" and type(value) is int):
-        return None  # as `_differences` writes them
+        return None  # as `_list_differences` writes them
     return value
 
 
@@ -245,7 +246,7 @@ _LAYER_ARGUMENTS = (
 )
 
 
-def _layer_values(args: Mapping[str, Json], where: str) -> dict[str, Json]:
+def _read_layer_values(args: Mapping[str, Json], where: str) -> dict[str, Json]:
     """Return the fields for timm's arguments for kinds of layers.
 
     Raises `BadFile` for layers that no spec can express; `where` names the file.
@@ -263,7 +264,7 @@ def _layer_values(args: Mapping[str, Json], where: str) -> dict[str, Json]:
                 " supported"
             )
     if "norm_layer" in args:
-        values |= {"norm": _norm(args["norm_layer"] or "layernorm", where), "norm_eps": 1e-6}
+        values |= {"norm": _read_norm(args["norm_layer"] or "layernorm", where), "norm_eps": 1e-6}
     if "embed_norm_layer" in args:
         values["embed_norm"] = bool(args["embed_norm_layer"])
         if args["embed_norm_layer"] not in (None, "", args.get("norm_layer")):
@@ -273,7 +274,7 @@ def _layer_values(args: Mapping[str, Json], where: str) -> dict[str, Json]:
     return values
 
 
-def _norm(word: Json, where: str) -> str:
+def _read_norm(word: Json, where: str) -> str:
     plain = word.replace("_", "").lower() if isinstance(word, str) else ""
     if plain not in _NORMS:
         raise BadFile(f"{where}: norm_layer is {word!r}; supported are {', '.join(_NORMS)}")

@@ -20,7 +20,7 @@ from learngene_zoo.families.family import (
     ParameterSpec,
     Start,
     Table,
-    parameter,
+    make_row,
 )
 from learngene_zoo.families.spec import LIMITS, Pool, Segment, SegmentedSpec, check_between
 from learngene_zoo.settings import NO_OPTION, OMIT_DEFAULT
@@ -237,25 +237,23 @@ def axis_sizes(spec: ViTSpec) -> dict[str, int]:
     }
 
 
-def norm(
+def make_norm_rows(
     name: str, axis: str, present: Condition = lambda spec: True
 ) -> tuple[ParameterSpec, ParameterSpec]:
     """Return the rows of a norm: LayerNorm has both, RMSNorm only the first."""
     return (
-        parameter(f"{name}.weight", axis, "one", present),
-        parameter(
-            f"{name}.bias", axis, "zero", lambda spec: spec.norm == "layer" and present(spec)
-        ),
+        make_row(f"{name}.weight", axis, "one", present),
+        make_row(f"{name}.bias", axis, "zero", lambda spec: spec.norm == "layer" and present(spec)),
     )
 
 
-def _layer(
+def _make_layer_rows(
     name: str, axes: str, present: Condition, start: Start = "zero"
 ) -> tuple[ParameterSpec, ParameterSpec]:
     """Return the rows of a linear layer of an MLP; `start` is the initialisation of its bias."""
     return (
-        parameter(f"{name}.weight", axes, "matrix", present),
-        parameter(
+        make_row(f"{name}.weight", axes, "matrix", present),
+        make_row(
             f"{name}.bias",
             axes.partition(",")[0],
             start,
@@ -264,7 +262,7 @@ def _layer(
     )
 
 
-def _attention_pool() -> tuple[ParameterSpec, ...]:
+def _make_pool_rows() -> tuple[ParameterSpec, ...]:
     """Return the rows of the attention layer that pools.
 
     Its biases do not depend on those of the blocks.
@@ -277,18 +275,20 @@ def _attention_pool() -> tuple[ParameterSpec, ...]:
         "mlp.fc2": "width, hidden",
     }
     parameters = [
-        parameter(
+        make_row(
             "attn_pool.latent", "one, one, width", "latent", lambda spec: spec.pools_by_attention
         )
     ]
     for name, axes in layers.items():
         if name == "mlp.fc1":
-            parameters += norm("attn_pool.norm", "width", lambda spec: spec.pools_by_attention)
+            parameters += make_norm_rows(
+                "attn_pool.norm", "width", lambda spec: spec.pools_by_attention
+            )
         parameters += [
-            parameter(
+            make_row(
                 f"attn_pool.{name}.weight", axes, "matrix", lambda spec: spec.pools_by_attention
             ),
-            parameter(
+            make_row(
                 f"attn_pool.{name}.bias",
                 axes.partition(",")[0],
                 "zero",
@@ -306,7 +306,7 @@ def _scale(spec: ViTSpec) -> float:
     return spec.layer_scale or 0.0
 
 
-def _branches(spec: ViTSpec) -> tuple[BranchNames, ...]:
+def _list_branches(spec: ViTSpec) -> tuple[BranchNames, ...]:
     """Return attention and MLP of a block."""
     gated = spec.mlp == "swiglu"
     scales = ("ls1.gamma", "ls2.gamma") if spec.layer_scale is not None else (None, None)
@@ -328,48 +328,48 @@ TABLE = Table(
     prefix="blocks.",
     sizes=axis_sizes,
     stem=(
-        parameter("cls_token", "one, one, width", "token", lambda spec: spec.class_token),
-        parameter("reg_token", "one, registers, width", "token", lambda spec: spec.registers > 0),
-        parameter("pos_embed", "one, positions, width", "positions"),
-        parameter("patch_embed.proj.weight", "width, channels, patch, patch", "patches"),
-        parameter("patch_embed.proj.bias", "width", "patches", lambda spec: not spec.pre_norm),
-        *norm("patch_embed.norm", "width", lambda spec: spec.embed_norm),
-        *norm("norm_pre", "width", lambda spec: spec.pre_norm),
+        make_row("cls_token", "one, one, width", "token", lambda spec: spec.class_token),
+        make_row("reg_token", "one, registers, width", "token", lambda spec: spec.registers > 0),
+        make_row("pos_embed", "one, positions, width", "positions"),
+        make_row("patch_embed.proj.weight", "width, channels, patch, patch", "patches"),
+        make_row("patch_embed.proj.bias", "width", "patches", lambda spec: not spec.pre_norm),
+        *make_norm_rows("patch_embed.norm", "width", lambda spec: spec.embed_norm),
+        *make_norm_rows("norm_pre", "width", lambda spec: spec.pre_norm),
     ),
     block=(
-        *norm("norm1", "width", lambda spec: not spec.post_norm),
-        parameter("attn.qkv.weight", "qkv heads head_width, width", "matrix"),
-        parameter("attn.qkv.bias", "qkv heads head_width", "zero", lambda spec: spec.qkv_bias),
-        *norm("attn.q_norm", "head_width", lambda spec: spec.qk_norm),
-        *norm("attn.k_norm", "head_width", lambda spec: spec.qk_norm),
-        *norm("attn.norm", "heads head_width", lambda spec: spec.scale_norms),
-        parameter("attn.proj.weight", "width, heads head_width", "matrix"),
-        parameter("attn.proj.bias", "width", "zero", lambda spec: spec.proj_bias),
-        parameter("ls1.gamma", "width", _scale, _has_layer_scale),
-        *norm("norm1", "width", lambda spec: spec.post_norm),
-        *norm("norm2", "width", lambda spec: not spec.post_norm),
-        *_layer("mlp.fc1", "halves hidden, width", lambda spec: spec.mlp != "swiglu"),
-        *_layer("mlp.fc1_g", "hidden, width", lambda spec: spec.mlp == "swiglu", "one"),
-        *_layer("mlp.fc1_x", "hidden, width", lambda spec: spec.mlp == "swiglu"),
-        *norm("mlp.norm", "hidden", lambda spec: spec.scale_norms),
-        *_layer("mlp.fc2", "width, hidden", lambda spec: True),
-        parameter("ls2.gamma", "width", _scale, _has_layer_scale),
-        *norm("norm2", "width", lambda spec: spec.post_norm),
+        *make_norm_rows("norm1", "width", lambda spec: not spec.post_norm),
+        make_row("attn.qkv.weight", "qkv heads head_width, width", "matrix"),
+        make_row("attn.qkv.bias", "qkv heads head_width", "zero", lambda spec: spec.qkv_bias),
+        *make_norm_rows("attn.q_norm", "head_width", lambda spec: spec.qk_norm),
+        *make_norm_rows("attn.k_norm", "head_width", lambda spec: spec.qk_norm),
+        *make_norm_rows("attn.norm", "heads head_width", lambda spec: spec.scale_norms),
+        make_row("attn.proj.weight", "width, heads head_width", "matrix"),
+        make_row("attn.proj.bias", "width", "zero", lambda spec: spec.proj_bias),
+        make_row("ls1.gamma", "width", _scale, _has_layer_scale),
+        *make_norm_rows("norm1", "width", lambda spec: spec.post_norm),
+        *make_norm_rows("norm2", "width", lambda spec: not spec.post_norm),
+        *_make_layer_rows("mlp.fc1", "halves hidden, width", lambda spec: spec.mlp != "swiglu"),
+        *_make_layer_rows("mlp.fc1_g", "hidden, width", lambda spec: spec.mlp == "swiglu", "one"),
+        *_make_layer_rows("mlp.fc1_x", "hidden, width", lambda spec: spec.mlp == "swiglu"),
+        *make_norm_rows("mlp.norm", "hidden", lambda spec: spec.scale_norms),
+        *_make_layer_rows("mlp.fc2", "width, hidden", lambda spec: True),
+        make_row("ls2.gamma", "width", _scale, _has_layer_scale),
+        *make_norm_rows("norm2", "width", lambda spec: spec.post_norm),
     ),
     stitch=(
-        parameter("stitch.weight", "width, before", "matrix"),
-        parameter("stitch.bias", "width", "zero"),
+        make_row("stitch.weight", "width, before", "matrix"),
+        make_row("stitch.bias", "width", "zero"),
     ),
     final_norm=(
-        *norm("norm", "width", lambda spec: spec.norms_before_pool),
-        *_attention_pool(),
-        *norm("fc_norm", "width", lambda spec: spec.norms_after_pool),
+        *make_norm_rows("norm", "width", lambda spec: spec.norms_before_pool),
+        *_make_pool_rows(),
+        *make_norm_rows("fc_norm", "width", lambda spec: spec.norms_after_pool),
     ),
     head=(
-        parameter("head.weight", "classes, width", "matrix", lambda spec: spec.classes > 0),
-        parameter("head.bias", "classes", "zero", lambda spec: spec.classes > 0),
+        make_row("head.weight", "classes, width", "matrix", lambda spec: spec.classes > 0),
+        make_row("head.bias", "classes", "zero", lambda spec: spec.classes > 0),
     ),
-    branches=_branches,
+    branches=_list_branches,
     norms_after=lambda spec: spec.post_norm,
 )
 
@@ -377,23 +377,28 @@ TABLE = Table(
 def flops(spec: ViTSpec, convention: Convention = "exact") -> int:
     """Return the multiply-adds of the model for one image."""
     segments = spec.segments
-    blocks = sum(segment.layers * block_flops(segment, convention) for segment in segments)
+    blocks = sum(segment.layers * count_block_flops(segment, convention) for segment in segments)
     stitches = sum(
         size.stitch * after.tokens * before.width * after.width
         for size, (before, after) in zip(spec.front, pairwise(segments))
     )
     normed = spec.with_(final_norm=False) if convention == "fvcore" and spec.stitched else spec
-    return stem_flops(spec.first, convention) + blocks + stitches + tail_flops(normed, convention)
+    return (
+        count_stem_flops(spec.first, convention)
+        + blocks
+        + stitches
+        + count_tail_flops(normed, convention)
+    )
 
 
-def stem_flops(spec: ViTSpec, convention: Convention = "exact") -> int:
+def count_stem_flops(spec: ViTSpec, convention: Convention = "exact") -> int:
     """Return the multiply-adds of the patch embedding and the norms before the blocks."""
     embed = spec.patches * spec.channels * spec.patch_size**2 * spec.width
     normed = spec.patches * spec.embed_norm + spec.tokens * spec.pre_norm
     return embed + NORM_FLOPS[convention] * normed * spec.width
 
 
-def block_flops(spec: ViTSpec, convention: Convention = "exact") -> int:
+def count_block_flops(spec: ViTSpec, convention: Convention = "exact") -> int:
     """Return the multiply-adds of one block for all tokens."""
     n, d, a = spec.tokens, spec.width, spec.heads_width
     layers = 2 if spec.mlp == "mlp" else 3  # the first layer of a gated MLP counts twice
@@ -403,7 +408,7 @@ def block_flops(spec: ViTSpec, convention: Convention = "exact") -> int:
     return linear + attention + NORM_FLOPS[convention] * norms
 
 
-def tail_flops(spec: ViTSpec, convention: Convention = "exact") -> int:
+def count_tail_flops(spec: ViTSpec, convention: Convention = "exact") -> int:
     """Return the multiply-adds of the final norm, the pooling by attention and the head.
 
     The final norm applies to all tokens or to the input of the head. The head reads the pooled

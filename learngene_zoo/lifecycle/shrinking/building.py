@@ -22,9 +22,9 @@ from learngene_zoo.lifecycle.shrinking.candidates import (
 from learngene_zoo.lifecycle.shrinking.request import ShrinkConfig, ShrinkRequest
 from learngene_zoo.method.contract import METHODS
 from learngene_zoo.method.sizes import Budget
-from learngene_zoo.runs.cache import once
+from learngene_zoo.runs.cache import compute_once
 from learngene_zoo.runs.run import Run, describe_machine
-from learngene_zoo.settings import Json, settings_of, with_settings
+from learngene_zoo.settings import Json, list_settings, with_settings
 from learngene_zoo.tasks.catalogue import locate_task
 
 if TYPE_CHECKING:
@@ -40,7 +40,9 @@ MODELS, LEARNGENES = "descendants", "learngenes"  # folders of intermediate resu
 def list_candidates(request: ShrinkRequest, run: Run) -> list[ShrinkCandidate]:
     """Return the candidates; a resumed run has those that it began with."""
     inputs = [request.offers, request.budget, describe_machine(run)]
-    part = once(run.part(CANDIDATES), "shrink.candidates", _choose_part, request.config, inputs)
+    part = compute_once(
+        run.part(CANDIDATES), "shrink.candidates", _choose_part, request.config, inputs
+    )
     choices: Any = part.record
     return [
         ShrinkCandidate(method=method, member=request.offers[method][index], number=number)
@@ -63,9 +65,9 @@ def choose_within_budget(
     offers: Offers, budget: Budget, config: ShrinkConfig, run: Run
 ) -> list[ShrinkCandidate]:
     """Return the candidates within a budget. Latency is measured now if it is bounded."""
-    from learngene_zoo.lifecycle.latency import latency
+    from learngene_zoo.lifecycle.latency import measure_latency
 
-    fitting = select_affordable(offers, budget, partial(latency, run=run))
+    fitting = select_affordable(offers, budget, partial(measure_latency, run=run))
     return choose_candidates(fitting, config.candidates, is_spread=config.max_drop is not None)
 
 
@@ -137,9 +139,9 @@ def _restore_origins(request: ShrinkRequest, path: Path) -> Descendant:
 
 def list_origins(request: ShrinkRequest) -> dict[str, LocalOrigin]:
     """Return the locations of the ancestry model and of the user's own data."""
-    from learngene_zoo.pretrained.ancestry import origins_of_models
+    from learngene_zoo.pretrained.ancestry import find_origins_of_models
 
-    origins = origins_of_models([request.ancestry.record])
+    origins = find_origins_of_models([request.ancestry.record])
     task, reference = request.task, request.reference
     if task is not None and reference is not None and is_own_data(task.name):
         origins = {task.name: locate_task(task, reference), **origins}
@@ -148,5 +150,5 @@ def list_origins(request: ShrinkRequest) -> dict[str, LocalOrigin]:
 
 def keep_streams(extractor: Extractor) -> dict[str, bool]:
     """Return the setting by which all expansions of a learngene share its recorded streams."""
-    names = {setting.name for setting in settings_of(extractor)}
+    names = {setting.name for setting in list_settings(extractor)}
     return {"keep_streams": True} if "keep_streams" in names else {}

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.families.family import cost
+from learngene_zoo.families.family import count_cost
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.lifecycle.latency import select_fitting
-from learngene_zoo.method.contract import METHODS, Method, family
+from learngene_zoo.method.contract import METHODS, Method, list_members
 from learngene_zoo.method.sizes import Budget, Member, Target
 from learngene_zoo.runs.progress import print_note
-from learngene_zoo.text import human_seconds
+from learngene_zoo.text import format_seconds
 
 # A candidate with fewer parameters than this share of the largest one that fits is left out.
 MIN_SHARE = 0.5
@@ -80,7 +80,7 @@ def list_offers(spec: Spec, classes: int, *, has_labels: bool = True) -> dict[st
     Raises:
         WrongCall: if there is no method for such a model.
     """
-    whole_size = cost(spec.with_(classes=classes, dense=False)).params
+    whole_size = count_cost(spec.with_(classes=classes, dense=False)).params
     target = Target(classes=classes, dense=False)
     methods = list_free_methods(spec)
     if not has_labels:
@@ -88,7 +88,7 @@ def list_offers(spec: Spec, classes: int, *, has_labels: bool = True) -> dict[st
     offers = {}
     for method in methods:
         config = replace(method.extractor.outline([spec]), method=method.name)
-        members = family(config, method.expander, target)
+        members = list_members(config, method.expander, target)
         smaller = [member for member in members if member.cost().params < whole_size]
         if smaller:
             offers[method.name] = smaller
@@ -143,9 +143,9 @@ def select_affordable(
             }
         if smallest and (is_hopeless or not any(fitting.values())):
             raise WrongCall(
-                f"no descendant takes at most {human_seconds(budget.max_latency)} per image on "
+                f"no descendant takes at most {format_seconds(budget.max_latency)} per image on "
                 f"this machine; the fastest measured one takes "
-                f"{human_seconds(min(seconds.values()))}"
+                f"{format_seconds(min(seconds.values()))}"
             )
     return {name: members for name, members in fitting.items() if members}
 
@@ -170,14 +170,14 @@ def _select_fast(
     measured.
     """
     fast = []
-    ordered = sorted(members, key=lambda member: (_shape_of_block(member), member.spec.layers))
-    for _, group in groupby(ordered, key=_shape_of_block):
+    ordered = sorted(members, key=lambda member: (_name_shape_of_block(member), member.spec.layers))
+    for _, group in groupby(ordered, key=_name_shape_of_block):
         depths = list(group)
         fast += depths[: bisect_right(depths, most, key=measure)]
     return fast
 
 
-def _shape_of_block(member: Member) -> str:
+def _name_shape_of_block(member: Member) -> str:
     return repr((replace(member.spec, layers=1), sorted(member.settings.items())))
 
 

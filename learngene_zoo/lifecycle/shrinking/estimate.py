@@ -9,15 +9,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from learngene_zoo.families.family import cost
+from learngene_zoo.families.family import count_cost
 from learngene_zoo.families.spec import PictureSpec, Spec
 from learngene_zoo.lifecycle.rates import FINETUNE
 from learngene_zoo.lifecycle.shrinking.candidates import ShrinkCandidate
 from learngene_zoo.lifecycle.shrinking.request import ShrinkRequest
 from learngene_zoo.method.contract import METHODS, Work
 from learngene_zoo.runs.run import Run, has_bf16
-from learngene_zoo.settings import settings_of, with_settings
-from learngene_zoo.text import human_seconds
+from learngene_zoo.settings import list_settings, with_settings
+from learngene_zoo.text import format_seconds
 from learngene_zoo.training.healing.settings import HEALING, MAX_HELD_OUT, MAX_PROBED
 from learngene_zoo.training.speed import (
     HEAD_PASSES,
@@ -68,7 +68,7 @@ def describe_long_call(
         return advise_image_size(request)
     if seconds <= LONG:
         return ""
-    return "; ".join([f"about {human_seconds(seconds)} in all", *list_advice(request, run)])
+    return "; ".join([f"about {format_seconds(seconds)} in all", *list_advice(request, run)])
 
 
 def list_advice(request: ShrinkRequest, run: Run) -> list[str]:
@@ -152,9 +152,9 @@ def _count_flops(
     request: ShrinkRequest, candidates: Sequence[ShrinkCandidate], length: int | None
 ) -> Flops:
     """Return the FLOPs of a call, with texts of `length` tokens."""
-    original = cost(shorten(request.ancestry.spec, length)).flops
+    original = count_cost(shorten(request.ancestry.spec, length)).flops
     shapes = [shorten(candidate.member.spec, length) for candidate in candidates]
-    sizes = sorted((cost(shape).flops for shape in shapes), reverse=True)
+    sizes = sorted((count_cost(shape).flops for shape in shapes), reverse=True)
     tries = min(request.config.tries, len(sizes))
     # With `max_drop` sizes differ, and it is not known which ones are tried.
     is_spread = request.config.max_drop is not None
@@ -228,7 +228,7 @@ def _count_finetuning(request: ShrinkRequest) -> float:
     sizes = request.task.sizes
     named = {
         setting.name: request.tuning[setting.name]
-        for setting in settings_of(FINETUNE)
+        for setting in list_settings(FINETUNE)
         if request.tuning.get(setting.name, "auto") != "auto"
     }
     recipe = with_settings(FINETUNE, named)

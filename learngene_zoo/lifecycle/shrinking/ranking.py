@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from learngene_zoo.intervals import Z95, Gain, proportion
+from learngene_zoo.intervals import Z95, Gain, compute_interval
 from learngene_zoo.lifecycle.rates import choose_fit
 from learngene_zoo.lifecycle.recommendation import RankedDescendant, sort_candidates
-from learngene_zoo.runs.cache import Part, once
+from learngene_zoo.runs.cache import Part, compute_once
 from learngene_zoo.runs.progress import say
 from learngene_zoo.text import count_noun
-from learngene_zoo.training.evaluate import rows_of_metric
+from learngene_zoo.training.evaluate import convert_rows
 from learngene_zoo.training.feature_map import measure_map_errors
-from learngene_zoo.training.objectives import metric_for
+from learngene_zoo.training.objectives import choose_metric
 from learngene_zoo.training.probes import compute_features, fit_ridge, is_right_left_out
 
 if TYPE_CHECKING:
@@ -78,8 +78,8 @@ def rank_by_probe(
         if not np.array_equal(right_N, headed_N):
             headless = f" (of its features without a head {right_N.mean():.3f})"
         right_N = headed_N
-    metric = metric_for(task)
-    rows_MR = rows_of_metric(metric, answers_M2)
+    metric = choose_metric(task)
+    rows_MR = convert_rows(metric, answers_M2)
     say(run, f"original: linear probe {right_N.mean():.3f}{headless}")
     probes = []
     for candidate, model in models:
@@ -89,7 +89,7 @@ def rank_by_probe(
     return Ranking(
         candidates=sort_candidates(probes),
         probe=float(right_N.mean()),
-        interval=proportion(int(right_N.sum()), len(right_N)),
+        interval=compute_interval(int(right_N.sum()), len(right_N)),
         validation=metric.value(rows_MR.sum(axis=0), len(rows_MR)),
         validation_images=len(rows_MR),
     )
@@ -109,14 +109,14 @@ def rank_by_features(
     """
     task, images = request.images, request.config.probe_images
     name = f"features/{ORIGINAL}"
-    targets = once(
+    targets = compute_once(
         _at_same_images(run, name), "shrink.features", _compute_part, None, [original, task, images]
     )
     results: list[tuple[ShrinkCandidate, np.ndarray]] = []
     for candidate, model in models:
         part_run = _at_same_images(run, f"{folder}/{candidate.name}")
         inputs = [model, task, images, targets]
-        state = once(part_run, "shrink.feature_map", _map_part, None, inputs).state
+        state = compute_once(part_run, "shrink.feature_map", _map_part, None, inputs).state
         errors_M = state["errors"].numpy()
         results.append((candidate, errors_M))
         value = 1 - float(errors_M.mean())
@@ -139,8 +139,8 @@ def _describe(candidate: ShrinkCandidate) -> str:
 
 def _rank(candidate: ShrinkCandidate, errors_M: np.ndarray, best_M: np.ndarray) -> RankedDescendant:
     """Return the R² of a candidate, and its difference to the best with a normal interval."""
-    value, half = 1 - float(errors_M.mean()), _half_width(errors_M)
-    gain, gain_half = float((best_M - errors_M).mean()), _half_width(best_M - errors_M)
+    value, half = 1 - float(errors_M.mean()), _compute_half_width(errors_M)
+    gain, gain_half = float((best_M - errors_M).mean()), _compute_half_width(best_M - errors_M)
     return RankedDescendant(
         learngene=candidate.name,
         member=candidate.member,
@@ -151,7 +151,7 @@ def _rank(candidate: ShrinkCandidate, errors_M: np.ndarray, best_M: np.ndarray) 
     )
 
 
-def _half_width(values_M: np.ndarray) -> float:
+def _compute_half_width(values_M: np.ndarray) -> float:
     """Return half the width of the 95 % interval of a mean."""
     return Z95 * float(values_M.std(ddof=1)) / len(values_M) ** 0.5 if len(values_M) > 1 else 0.0
 
@@ -167,7 +167,7 @@ def _probe_once(
     part_run = _at_same_images(run, f"probes/{name}")
     model = model.with_fit(choose_fit(model, task))
     inputs = [model, task, images, is_validated]
-    return once(part_run, "shrink.probes", _probe_part, None, inputs)
+    return compute_once(part_run, "shrink.probes", _probe_part, None, inputs)
 
 
 def _probe_part(

@@ -9,10 +9,10 @@ from statistics import fmean
 from typing import Any
 
 from learngene_zoo.atomic import new_file
-from learngene_zoo.intervals import proportion
+from learngene_zoo.intervals import compute_interval
 from learngene_zoo.lifecycle.shrinking.table import ShrinkRow, ShrinkTable
 from learngene_zoo.lifecycle.training_warnings import MIN_VALIDATION
-from learngene_zoo.text import human_count
+from learngene_zoo.text import format_count
 
 # The sizes in inches of the pictures for wide and for narrow windows: letters keep their size.
 PICTURES = {"wide": (7.0, 3.6), "narrow": (3.6, 3.2)}
@@ -25,7 +25,7 @@ def write_report(table: ShrinkTable, path: Path) -> None:
     from learngene_zoo.text import render_page
 
     winner = table.winner
-    size = f"{human_count(winner.params)} parameters, {winner.megabytes:.1f} MB"
+    size = f"{format_count(winner.params)} parameters, {winner.megabytes:.1f} MB"
     page = render_page(
         "lifecycle/shrinking/report.html.jinja",
         colours=PAGE_COLOURS,
@@ -116,7 +116,7 @@ def list_cells(table: ShrinkTable, row: ShrinkRow) -> list[tuple[str, str]]:
         ("", "*" if row.kept else ""),
         ("method", row.method),
         ("size", f"{row.layers}x{row.width}"),
-        ("params", human_count(row.params)),
+        ("params", format_count(row.params)),
         ("MB", f"{row.megabytes:.1f}"),
         ("ms", f"{1000 * row.latency:.1f}"),
         (probe, f"{row.probe:.3f} [{row.low:.3f}, {row.high:.3f}]"),
@@ -164,8 +164,8 @@ def draw_sizes(table: ShrinkTable, name: str, size: tuple[float, float]) -> str:
         _scale_parameters(axes, round(size[0]))
         axes.set_xlabel("parameters")
         axes.set_ylabel(table.metric if table.task else "R² of the original's features")
-        plotting.legend(figure, [axes], 4)
-        return plotting.svg_text(plotting.settle(figure), name, "accuracy over parameters")
+        plotting.draw_legend(figure, [axes], 4)
+        return plotting.render_svg(plotting.settle(figure), name, "accuracy over parameters")
 
 
 def dodge_sizes(params: Sequence[int]) -> list[float]:
@@ -202,7 +202,7 @@ def _scale_parameters(axes: Any, steps: int) -> None:
     )
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(
-        FuncFormatter(lambda value, _: human_count(round(value)).replace(".00", ""))
+        FuncFormatter(lambda value, _: format_count(round(value)).replace(".00", ""))
     )
 
 
@@ -222,7 +222,7 @@ def _draw_stars(
     bars = None
     if table.task is not None and table.metric == "accuracy":
         images = table.validation_images
-        intervals = [proportion(value * images, images) for value in values]
+        intervals = [compute_interval(value * images, images) for value in values]
         bars = [
             [max(0.0, value - low) for value, (low, _) in zip(values, intervals)],
             [max(0.0, high - value) for value, (_, high) in zip(values, intervals)],

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from learngene_zoo.artifacts.own_data import name_option
 from learngene_zoo.artifacts.records import is_own_data
-from learngene_zoo.errors import BadData, WrongCall, ZooError, unknown
-from learngene_zoo.families.family import Cost, cost
+from learngene_zoo.errors import BadData, WrongCall, ZooError, refuse_unknown
+from learngene_zoo.families.family import Cost, count_cost
 from learngene_zoo.families.spec import Spec, TextSpec
 from learngene_zoo.lifecycle.finetuning import FinetuneConfig
 from learngene_zoo.lifecycle.latency import describe_bounds, refuse_all, select_fitting
@@ -20,10 +20,10 @@ from learngene_zoo.lifecycle.shrinking.candidates import Offers, list_offers
 from learngene_zoo.method.sizes import Budget, Target, parse_sizes
 from learngene_zoo.pretrained.sources import check_source
 from learngene_zoo.runs.progress import print_note
-from learngene_zoo.settings import Bounds, Json, check_bounds, settings_of, to_json, with_settings
+from learngene_zoo.settings import Bounds, Json, check_bounds, list_settings, to_json, with_settings
 from learngene_zoo.tasks.catalogue import find_entry, open_task
 from learngene_zoo.tasks.task import check_inputs, check_kind
-from learngene_zoo.text import human_count
+from learngene_zoo.text import format_count
 from learngene_zoo.training.healing.settings import HEAL
 
 if TYPE_CHECKING:
@@ -138,18 +138,20 @@ def split_settings(
 
     Raises `WrongCall` for an unknown name or a wrong value.
     """
-    names = {setting.name for part in (FINETUNE, FinetuneConfig()) for setting in settings_of(part)}
+    names = {
+        setting.name for part in (FINETUNE, FinetuneConfig()) for setting in list_settings(part)
+    }
     tuning = {name: value for name, value in settings.items() if name in names}
     rest = {name: value for name, value in settings.items() if name not in names}
     known = {
-        *(setting.name for part in (budget, config) for setting in settings_of(part)),
+        *(setting.name for part in (budget, config) for setting in list_settings(part)),
         *names,
     }
     for name in rest:
         if name not in known:
-            raise unknown("setting", name, known)
+            raise refuse_unknown("setting", name, known)
     _, budget, config = parse_sizes(Target(), budget, config, rest)
-    recipe_names = {setting.name for setting in settings_of(FINETUNE)}
+    recipe_names = {setting.name for setting in list_settings(FINETUNE)}
     plain = {name: value for name, value in tuning.items() if value != "auto"}
     with_settings(FINETUNE, {name: plain[name] for name in plain if name in recipe_names})
     with_settings(
@@ -163,10 +165,10 @@ def takes_texts(source: str, run: Run) -> bool:
 
     Raises as `open_ancestry` does.
     """
-    from learngene_zoo.pretrained.ancestry import ancestry_spec
+    from learngene_zoo.pretrained.ancestry import read_ancestry_spec
 
     check_source(source)
-    return isinstance(ancestry_spec(source, offline=run.offline), TextSpec)
+    return isinstance(read_ancestry_spec(source, offline=run.offline), TextSpec)
 
 
 def choose_export(export: str, is_text: bool = False) -> ExportFormat:
@@ -177,7 +179,7 @@ def choose_export(export: str, is_text: bool = False) -> ExportFormat:
     """
     formats = get_args(ExportFormat)
     if export not in ("auto", *formats):
-        raise unknown("format", export, ("auto", *formats))
+        raise refuse_unknown("format", export, ("auto", *formats))
     if is_text and export not in ("auto", "none"):
         raise WrongCall(
             f"export is {export!r}, but models of texts are not exported; leave it out: "
@@ -240,20 +242,20 @@ def open_request(
             images or the reverse.
         BadData: for a task with too few images or one class, and for too few images.
     """
-    from learngene_zoo.pretrained.ancestry import ancestry_spec
+    from learngene_zoo.pretrained.ancestry import read_ancestry_spec
 
     bounds = config.tighten(budget)
     _check_bounds_given(bounds, config)
     is_text = takes_texts(source, run)
     _check_data_given(config, task, images, tuning, "text" if is_text else "image")
     if is_text:
-        named = {setting.name: tuning.get(setting.name) for setting in settings_of(FINETUNE)}
+        named = {setting.name: tuning.get(setting.name) for setting in list_settings(FINETUNE)}
         given = {name: value for name, value in named.items() if value not in (None, "auto")}
         check_text_recipe(with_settings(FINETUNE, {"augment": "none", **given}))
     for entry in map(find_entry, filter(None, (task, images))):
         if entry is not None:
             check_kind(entry, is_text)
-    _check_sizes(ancestry_spec(source, offline=run.offline), task, image_size, budget, config)
+    _check_sizes(read_ancestry_spec(source, offline=run.offline), task, image_size, budget, config)
     from learngene_zoo.pretrained.ancestry import open_ancestry
     from learngene_zoo.tasks.unlabelled.opening import open_images
 
@@ -352,7 +354,7 @@ def _open_labelled(reference: str, is_text: bool, run: Run) -> Task:
     try:
         data = open_task(reference, offline=run.offline)
     except BadData as error:
-        if not is_own_data(reference) or not _opens_without_labels(reference, run):
+        if not is_own_data(reference) or not _can_open_without_labels(reference, run):
             raise
         hint = name_option("images", reference)
         raise BadData(f"{error}; or shrink without labels: {hint} instead") from error
@@ -371,7 +373,7 @@ def _open_labelled(reference: str, is_text: bool, run: Run) -> Task:
     return ensure_validation(data)
 
 
-def _opens_without_labels(reference: str, run: Run) -> bool:
+def _can_open_without_labels(reference: str, run: Run) -> bool:
     from learngene_zoo.tasks.unlabelled.opening import open_images
 
     try:
@@ -421,15 +423,15 @@ def _check_affordable(
 
 def _check_not_affordable(spec: Spec, classes: int, budget: Budget, config: ShrinkConfig) -> None:
     """Raise `WrongCall` if the model itself is within the budget. Latency is not measured."""
-    size = cost(spec.with_(classes=classes, dense=False))
+    size = count_cost(spec.with_(classes=classes, dense=False))
     if config.max_drop is not None or budget.max_latency is not None:
         return
     bounds = ((budget.max_params, size.params), (budget.max_flops, size.flops))
     if all(bound is None or value <= bound for bound, value in bounds):
         sizes = [
-            f"{human_count(size.params)} parameters",
+            f"{format_count(size.params)} parameters",
             *filter(None, [config.describe_megabytes(size)]),
-            f"{human_count(size.flops)} FLOPs",
+            f"{format_count(size.flops)} FLOPs",
         ]
         raise WrongCall(
             f"the model itself is within the budget ({', '.join(sizes)}); choose a smaller budget, "

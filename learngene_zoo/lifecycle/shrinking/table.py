@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from learngene_zoo.atomic import new_file
-from learngene_zoo.families.family import cost
+from learngene_zoo.families.family import count_cost
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.lifecycle.shrinking.candidates import ShrinkCandidate
 from learngene_zoo.lifecycle.shrinking.finishing import FinishedCandidate
 from learngene_zoo.lifecycle.shrinking.request import ShrinkRequest, count_megabytes
 from learngene_zoo.lifecycle.shrinking.trainings import ShrinkTraining
 from learngene_zoo.lifecycle.training_warnings import describe_few
-from learngene_zoo.runs.cache import once
+from learngene_zoo.runs.cache import compute_once
 from learngene_zoo.runs.run import Run, describe_machine
 from learngene_zoo.settings import Json, from_json, to_json
 from learngene_zoo.storage import read_json, write_json
@@ -165,7 +165,7 @@ def tabulate(
     classes = request.task.classes if request.task else 0
     spec = request.ancestry.spec.with_(classes=classes, dense=False)
     specs = [spec, *(item.member.spec for item in ranking.candidates)]
-    part = once(
+    part = compute_once(
         run.part("latency"),
         "shrink.latency",
         measure_latencies,
@@ -212,7 +212,7 @@ def tabulate(
 
 
 def _list_sizes(spec: Spec, latency: float) -> dict[str, Any]:
-    size = cost(spec)
+    size = count_cost(spec)
     return {
         "layers": spec.layers,
         "width": spec.width,
@@ -236,7 +236,7 @@ def measure_latencies(
     _: None, specs: Sequence[Spec], _machine: str, run: Run
 ) -> tuple[StateDict, Json]:
     """Return the latency of each shape, as `seconds`. Equal shapes are measured once."""
-    from learngene_zoo.lifecycle.latency import latency
+    from learngene_zoo.lifecycle.latency import measure_latency
 
-    measured = {spec: latency(spec, run) for spec in dict.fromkeys(specs)}
+    measured = {spec: measure_latency(spec, run) for spec in dict.fromkeys(specs)}
     return {}, {"seconds": [measured[spec] for spec in specs]}

@@ -6,7 +6,7 @@ from typing import Any
 
 from learngene_zoo.artifacts.card import list_base_models, render_front_matter
 from learngene_zoo.artifacts.records import read_provenance
-from learngene_zoo.families.family import cost
+from learngene_zoo.families.family import count_cost
 from learngene_zoo.pretrained.formats.layout import Convertible, LayoutFiles
 from learngene_zoo.settings import to_json
 from learngene_zoo.text import render_markdown
@@ -17,7 +17,7 @@ _FACTS = (
 )
 
 
-def converted_card(model: Convertible, files: LayoutFiles, layout: str) -> str:
+def render_converted_card(model: Convertible, files: LayoutFiles, layout: str) -> str:
     """Render the README.md of a written folder."""
     record: Any = model.record
     ancestries = read_provenance(record, model.name).ancestries
@@ -32,7 +32,7 @@ def converted_card(model: Convertible, files: LayoutFiles, layout: str) -> str:
         "pretrained/formats/card.md.jinja",
         front=front,
         spec=model.spec,
-        price=cost(model.spec),
+        price=count_cost(model.spec),
         method=str(record.get("method", "unknown")),
         layout=layout,
         usage=files.usage.splitlines(),

@@ -13,7 +13,7 @@ import torch
 
 from learngene_zoo.errors import TrainingFailed
 from learngene_zoo.families.spec import require_pictures
-from learngene_zoo.families.tensors import model_of
+from learngene_zoo.families.tensors import build_model
 from learngene_zoo.pretrained.formats.layout import DINOV2, Convertible, PackageLayout
 
 NUM_IMAGES = 2
@@ -52,7 +52,7 @@ def measure_difference(model: Convertible, layout: PackageLayout, folder: Path) 
 
 def read_outputs(model: Convertible, images_BCHW: torch.Tensor) -> Mapping[str, torch.Tensor]:
     """Return the tokens, the pooled tokens and the logits of a model."""
-    module: Any = model_of(model.spec, model.state).eval()
+    module: Any = build_model(model.spec, model.state).eval()
     with torch.no_grad():
         tokens_BND = module.forward_features(images_BCHW)
         return {

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any
 
-from learngene_zoo.errors import WrongCall, unknown
-from learngene_zoo.families.family import table_of
+from learngene_zoo.errors import WrongCall, refuse_unknown
+from learngene_zoo.families.family import get_table
 from learngene_zoo.families.spec import InputFormat, Spec
 from learngene_zoo.settings import Json, to_json
 from learngene_zoo.storage import StateDict
@@ -61,7 +61,7 @@ class Convertible:
 
     def without_head(self) -> Convertible:
         """Return the model without its head."""
-        table = table_of(self.spec)
+        table = get_table(self.spec)
         kept = {name: self.state[name] for name in self.state if not table.is_head(name)}
         return replace(self, spec=self.spec.with_(classes=0), state=kept, class_names=())
 
@@ -127,11 +127,11 @@ def split_format(text: str) -> tuple[str, str]:
     """
     name, _, kind = text.partition(":")
     if name not in FORMATS:
-        raise unknown("format", name, FORMATS)
+        raise refuse_unknown("format", name, FORMATS)
     if kind and kind not in FORMATS[name]:
         if not FORMATS[name]:
             raise WrongCall(f"the format {name} has one kind of model; write --format {name}")
-        raise unknown(f"kind of {name}", kind, FORMATS[name])
+        raise refuse_unknown(f"kind of {name}", kind, FORMATS[name])
     return name, kind
 
 

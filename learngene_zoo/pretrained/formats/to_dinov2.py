@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from learngene_zoo.families.spec import Spec
-from learngene_zoo.families.timm_config import timm_config
+from learngene_zoo.families.timm_config import write_timm_config
 from learngene_zoo.pretrained.formats import renames
 from learngene_zoo.pretrained.formats.features import (
     GATED,
@@ -112,7 +112,7 @@ def _write_config(model: Convertible) -> dict[str, Json]:
     images = model.images
     # timm moves the position of the class token into that token if there are registers.
     stored = replace(spec, no_embed_class=spec.registers > 0, proj_bias=True)
-    config = timm_config(
+    config = write_timm_config(
         stored,
         mean=images.mean,
         std=images.std,

@@ -22,7 +22,7 @@ import torch
 
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.spec import Spec
-from learngene_zoo.families.timm_config import architecture, architecture_of_timm
+from learngene_zoo.families.timm_config import find_architecture, read_architecture
 from learngene_zoo.pretrained.formats import renames
 from learngene_zoo.pretrained.formats.features import (
     LAYER_SCALE,
@@ -213,7 +213,7 @@ def _make_files(
 def find_tower(spec: Any) -> str:
     """Return timm's name of a tower that has exactly the sizes of a spec; "" if there is none."""
     for name in TOWERS:
-        listed: Any = architecture(name) or architecture_of_timm(name)
+        listed: Any = find_architecture(name) or read_architecture(name)
         if listed.family == spec.family:
             with contextlib.suppress(WrongCall):  # a pooling that the sizes do not allow
                 if replace(listed, classes=spec.classes, pool=spec.pool) == spec:

@@ -281,7 +281,7 @@ def _fill(spec: Any, state: StateDict) -> dict[str, torch.Tensor]:
     """Return a state with the biases and positions that transformers expects."""
     filled = dict(state)
     if not spec.qkv_bias:  # transformers has a setting for these
-        filled = _without_attention_biases(renames.add_biases(filled))
+        filled = _remove_attention_biases(renames.add_biases(filled))
     else:
         filled = renames.add_biases(filled)
     if spec.class_token:
@@ -289,7 +289,7 @@ def _fill(spec: Any, state: StateDict) -> dict[str, torch.Tensor]:
     return filled
 
 
-def _without_attention_biases(state: StateDict) -> dict[str, torch.Tensor]:
+def _remove_attention_biases(state: StateDict) -> dict[str, torch.Tensor]:
     ends = (".attn.q.bias", ".attn.k.bias", ".attn.v.bias")
     return {name: tensor for name, tensor in state.items() if not name.endswith(ends)}
 

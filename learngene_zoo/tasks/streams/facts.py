@@ -17,7 +17,7 @@ from typing import Any
 from learngene_zoo.atomic import new_file
 from learngene_zoo.errors import BadData, WrongCall, ZooError
 from learngene_zoo.storage import parse_json
-from learngene_zoo.tasks.splits import photo_task
+from learngene_zoo.tasks.splits import assemble_photo_task
 from learngene_zoo.tasks.streams.order import (
     complete_streams,
     list_missing_splits,
@@ -87,7 +87,7 @@ def make_stream_task(
         "open_split": partial(refuse_split, name),
         "open_stream": splits.__getitem__,
     }
-    return photo_task(name, class_names, {}, {**streamed, **fields})
+    return assemble_photo_task(name, class_names, {}, {**streamed, **fields})
 
 
 def refuse_split(name: str, split: str) -> Split:

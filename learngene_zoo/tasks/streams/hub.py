@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from learngene_zoo.errors import BadData, Unavailable
-from learngene_zoo.runs.progress import progress
+from learngene_zoo.runs.progress import show_progress
 from learngene_zoo.tasks.hub_data import (
     is_network_error,
     is_offline,
@@ -170,7 +170,7 @@ def _count_rows(reference: str, commit: str, label: str, tables: Tables) -> Fact
         tally = Tally()
         for split, table in _select_labels(reference, commit, needed, tables).items():
             present = [column for column in needed if column in table.features]
-            for shard in progress(range(table.num_shards), f"counting {split} of {name}"):
+            for shard in show_progress(range(table.num_shards), f"counting {split} of {name}"):
                 tally.begin(split)
                 for number, row in enumerate(
                     _iterate_rows(table.select_columns(present), shard, f"{name} {split}")

@@ -19,7 +19,7 @@ from functools import cached_property
 import numpy as np
 
 from learngene_zoo.errors import BadData
-from learngene_zoo.seeds import bits, derive_seed
+from learngene_zoo.seeds import derive_seed, draw_bits
 from learngene_zoo.tasks.task import SPLITS, Sample, Stream
 
 SEED = 0  # of the splits that are taken from the training images
@@ -56,7 +56,7 @@ class EpochOrder:
         positions = np.empty(end - start, dtype=np.int64)
         for left in range(start, end, self.window):
             read = np.arange(left, min(left + self.window, end))
-            draws = bits(derive_seed(self.seed, "window", epoch), read, 1)[:, 0]
+            draws = draw_bits(derive_seed(self.seed, "window", epoch), read, 1)[:, 0]
             positions[read[np.argsort(draws, kind="stable")] - start] = read
         return positions[first - start : first - start + count]
 
@@ -110,7 +110,7 @@ def count_used(counts: Sequence[int], images: int | None, seed: int) -> tuple[in
         return tuple(counts)
     sizes = np.array(counts, dtype=np.int64)
     order = np.argsort(
-        bits(derive_seed(seed, "beginning"), np.arange(len(sizes)), 1)[:, 0], kind="stable"
+        draw_bits(derive_seed(seed, "beginning"), np.arange(len(sizes)), 1)[:, 0], kind="stable"
     )
     before = np.cumsum(sizes[order]) - sizes[order]
     used = np.zeros_like(sizes)
@@ -129,9 +129,9 @@ def assign_splits(numbers: np.ndarray, missing: Sequence[str]) -> np.ndarray:
         if split not in missing:
             continue
         block, within = among // share, among % share
-        drawn_index = (bits(derive_seed(SEED, split), block, 1)[:, 0] % np.uint64(share)).astype(
-            np.int64
-        )
+        drawn_index = (
+            draw_bits(derive_seed(SEED, split), block, 1)[:, 0] % np.uint64(share)
+        ).astype(np.int64)
         roles[left[within == drawn_index]] = SPLITS.index(split)
         rest = within != drawn_index
         among = (among - block - (drawn_index < within))[rest]

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from learngene_zoo.errors import BadData, Unavailable
-from learngene_zoo.runs.progress import progress
+from learngene_zoo.runs.progress import show_progress
 from learngene_zoo.storage import parse_json
 from learngene_zoo.tasks.labels import LABEL_COLUMNS, SPLIT_COLUMN, list_classes, read_label
 from learngene_zoo.tasks.layout import normalize_name
@@ -360,7 +360,7 @@ def _count_images(name: str, splits: Mapping[str, Sequence[str]], masks: bool) -
 
     def find() -> Facts:
         tally = Tally()
-        for split, tar in progress(pairs, f"counting the images of {name}"):
+        for split, tar in show_progress(pairs, f"counting the images of {name}"):
             tally.begin(split)
             for group in read_tar(tar, lambda number, kind: kind in LABELS):
                 tally.add(

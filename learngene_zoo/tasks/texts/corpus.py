@@ -15,7 +15,7 @@ from pathlib import Path
 
 from learngene_zoo.artifacts.records import TaskRecord, is_own_data
 from learngene_zoo.errors import BadData, WrongCall, explain_os_error
-from learngene_zoo.tasks.catalogue import open_task, tasks_named
+from learngene_zoo.tasks.catalogue import expand_suites, open_task
 from learngene_zoo.tasks.listing import list_files
 from learngene_zoo.tasks.stamps import FileStamp
 from learngene_zoo.tasks.task import COLUMNS, Task, stamp_task
@@ -74,7 +74,7 @@ def open_corpus(references: Sequence[str], *, offline: bool = False) -> Corpus:
         WrongCall: for an unknown name, for a task of images and for a reference that is repeated.
         BadData: for files that cannot be read or have no text.
     """
-    names = tasks_named(references)
+    names = expand_suites(references)
     repeated = next((name for name in names if names.count(name) > 1), None)
     if repeated is not None:
         raise WrongCall(f"{repeated} is named twice; name each text once")

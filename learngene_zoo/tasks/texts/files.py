@@ -17,11 +17,16 @@ from typing import Any
 from learngene_zoo.errors import BadData, WrongCall, explain_os_error
 from learngene_zoo.storage import parse_json
 from learngene_zoo.tasks.splits import SplitFiles
-from learngene_zoo.tasks.tables import find_files, load_parquet, stamp_files, task_of_tables
+from learngene_zoo.tasks.tables import (
+    assemble_from_tables,
+    find_files,
+    load_parquet,
+    stamp_files,
+)
 from learngene_zoo.tasks.task import COLUMNS, Task
 from learngene_zoo.tasks.texts.lines import Lines, LineTable, infer_features, join_lines
 from learngene_zoo.tasks.texts.rows import decode_text
-from learngene_zoo.tasks.texts.tables import holds_texts, task_of_texts
+from learngene_zoo.tasks.texts.tables import assemble_from_texts, holds_texts
 
 SUFFIXES = {"csv": (".csv", ".tsv"), "jsonl": (".jsonl", ".ndjson")}
 SEPARATORS = ",;\t|"  # that are recognised in a file which is separated by another one
@@ -30,7 +35,7 @@ Table = dict[str, list[Any]]
 
 
 def parse_columns(reference: str) -> tuple[str, dict[str, Any]]:
-    """Parse `PATH` or `PATH:text=a+b,label=c` into the path and arguments of `task_of_texts`.
+    """Parse `PATH` or `PATH:text=a+b,label=c` into the path and arguments of `assemble_from_texts`.
 
     A path that exists takes precedence over options, and may contain `:`, `=`, `,` and `+`.
 
@@ -64,9 +69,9 @@ def open_parquet(reference: str) -> Task:
     tables, folders, grouped = load_parquet(path)
     name = f"parquet:{reference}"
     task = (
-        task_of_texts(name, tables, **columns)
+        assemble_from_texts(name, tables, **columns)
         if columns or holds_texts(tables)
-        else task_of_tables(name, tables, folders=folders)
+        else assemble_from_tables(name, tables, folders=folders)
     )
     return stamp_files(task, grouped)
 
@@ -78,7 +83,7 @@ def open_rows(kind: str, reference: str) -> Task:
     """
     path, columns = parse_columns(reference)
     tables, grouped = read_tables(kind, path)
-    return stamp_files(task_of_texts(f"{kind}:{reference}", tables, **columns), grouped)
+    return stamp_files(assemble_from_texts(f"{kind}:{reference}", tables, **columns), grouped)
 
 
 def read_tables(kind: str, path: str) -> tuple[dict[str, Any], SplitFiles]:
@@ -241,9 +246,9 @@ def _join(tables: Sequence[Table], names: Sequence[str]) -> Table:
     for table, name in zip(tables, names, strict=True):
         if table.keys() != tables[0].keys():
             raise BadData(f"{name} and {names[0]} have different columns; give both the same")
-    return {column: list(_chain(tables, column)) for column in tables[0]}
+    return {column: list(_iterate_column(tables, column)) for column in tables[0]}
 
 
-def _chain(tables: Sequence[Table], column: str) -> Iterator[Any]:
+def _iterate_column(tables: Sequence[Table], column: str) -> Iterator[Any]:
     for table in tables:
         yield from table[column]

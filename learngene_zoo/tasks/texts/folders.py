@@ -14,7 +14,7 @@ import numpy as np
 from learngene_zoo.errors import BadData, explain_os_error
 from learngene_zoo.tasks.layout import FolderNode, normalize_name, split_reference
 from learngene_zoo.tasks.listing import describe_left_out
-from learngene_zoo.tasks.splits import Labelled, task_of
+from learngene_zoo.tasks.splits import Labelled, assemble_task
 from learngene_zoo.tasks.stamps import FileStamp, list_facts
 from learngene_zoo.tasks.task import SPLITS, Task
 from learngene_zoo.tasks.texts.rows import TextRows, check_texts, decode_text
@@ -60,7 +60,9 @@ def open_text_folder(reference: str) -> Task:
     )
     others = [path for folder in folders.values() for path in _list_others(folder)]
     notes = tuple(filter(None, [describe_left_out(others)]))
-    return task_of(f"folder:{reference}", labelled, names, kind="text", stamp=stamp, notes=notes)
+    return assemble_task(
+        f"folder:{reference}", labelled, names, kind="text", stamp=stamp, notes=notes
+    )
 
 
 def _holds_texts(top: FolderNode) -> bool:

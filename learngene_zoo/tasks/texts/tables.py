@@ -16,7 +16,7 @@ from learngene_zoo.tasks.labels import (
     find_label_columns,
     refuse_label_columns,
 )
-from learngene_zoo.tasks.splits import task_of
+from learngene_zoo.tasks.splits import assemble_task
 from learngene_zoo.tasks.tables import (
     check_column,
     describe_candidates,
@@ -62,7 +62,7 @@ def is_text_table(features: Mapping[str, Any]) -> bool:
     return False
 
 
-def task_of_texts(
+def assemble_from_texts(
     name: str,
     tables: Mapping[str, Any],
     /,
@@ -100,7 +100,9 @@ def task_of_texts(
     )
     notes = [*fields.get("notes", ()), *notes, *more_notes]
     fields = {**fields, "kind": "text", "notes": tuple(notes)}
-    return task_of(name, labelled, class_names, **fields, text_columns=columns, label_column=label)
+    return assemble_task(
+        name, labelled, class_names, **fields, text_columns=columns, label_column=label
+    )
 
 
 def find_label_column(features: Mapping[str, Any], name: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from learngene_zoo.errors import BadData, Unavailable
-from learngene_zoo.runs.progress import progress
+from learngene_zoo.runs.progress import show_progress
 from learngene_zoo.tasks.folders import Files, note_left_out
 from learngene_zoo.tasks.hub_data import list_image_folders, load_hub_tables
 from learngene_zoo.tasks.layout import split_reference
@@ -24,10 +24,10 @@ from learngene_zoo.tasks.splits import (
     DecodedSplit,
     Rows,
     TextSplit,
+    assemble_photo_task,
+    assemble_text_task,
     cut_split,
     group_files_by_split,
-    photo_task,
-    text_task,
 )
 from learngene_zoo.tasks.stamps import FileStamp
 from learngene_zoo.tasks.streams.facts import FACTS, Facts, load_facts, refuse_split
@@ -125,7 +125,7 @@ def open_plain_tars(pattern: str, offline: bool) -> Task:
         "stamp": stamp,
         "notes": grouped.notes,
     }
-    return photo_task(name, CLASS_NAMES, {}, fields)
+    return assemble_photo_task(name, CLASS_NAMES, {}, fields)
 
 
 def open_plain_rows(kind: str, reference: str, offline: bool) -> Task:
@@ -138,13 +138,13 @@ def open_plain_rows(kind: str, reference: str, offline: bool) -> Task:
     table = select_known_splits(name, tables, {})["train"]
     columns = named.get("texts") or find_text_columns(table.features, None, name)
     rows = read_rows(table, check_text_columns(table.features, columns, name), f"{name} train")
-    return stamp_files(text_task(name, CLASS_NAMES, _cut_texts(rows), {}), grouped)
+    return stamp_files(assemble_text_task(name, CLASS_NAMES, _cut_texts(rows), {}), grouped)
 
 
 def _open_text_files(name: str, top: Path, paths: Sequence[str]) -> Task:
     """Open files of texts. Raises `BadData` as `read_texts` does."""
     stamp = FileStamp([(os.path.relpath(path, top), path) for path in paths], _list_no_facts)
-    return text_task(name, CLASS_NAMES, _cut_texts(read_texts(paths)), {"stamp": stamp})
+    return assemble_text_task(name, CLASS_NAMES, _cut_texts(read_texts(paths)), {"stamp": stamp})
 
 
 def _cut_texts(rows: TextRows) -> dict[str, TextSplit]:
@@ -213,7 +213,7 @@ def _count_images(name: str, tars: list[str]) -> Facts:
 
     def find() -> Facts:
         counts = []
-        for tar in progress(tars, f"counting the images of {name}"):
+        for tar in show_progress(tars, f"counting the images of {name}"):
             counts.append(sum(1 for group in read_tar(tar, lambda *_: False) if group.image))
         return {"counts": counts}
 
@@ -231,7 +231,7 @@ def _make_task(name: str, rows: Rows, **fields: Any) -> Task:
     splits = {
         split: DecodedSplit(rows, rows_N, labels[rows_N]) for split, rows_N in members.items()
     }
-    return photo_task(name, CLASS_NAMES, splits, fields)
+    return assemble_photo_task(name, CLASS_NAMES, splits, fields)
 
 
 def _cut_rows(count: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:

@@ -14,7 +14,7 @@ from learngene_zoo.families.text_format import Tokens
 from learngene_zoo.runs.progress import report_activity
 from learngene_zoo.runs.run import Run, gather_values, open_device
 from learngene_zoo.tasks.loader import sample_images
-from learngene_zoo.training.evaluate import evaluation_mode
+from learngene_zoo.training.evaluate import use_evaluation_mode
 from learngene_zoo.training.healing.maps import TokenMoments, add_moments, add_processes, solve_map
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def evaluate_batches(
     device = open_device(run)
     objective.to(device)
     with (
-        evaluation_mode(objective, device, run),
+        use_evaluation_mode(objective, device, run),
         report_activity(title, loader.steps) as activity,
     ):
 

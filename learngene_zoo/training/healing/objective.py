@@ -36,9 +36,9 @@ from learngene_zoo.training.distillation import (
     Features,
     Teacher,
     convert_images,
+    measure_whitened_distance,
     record_features,
     split_tokens,
-    whitened_distance,
 )
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ class Recovery(nn.Module):
             name: self.maps[name](tokens) if name in self.maps else tokens
             for name, tokens in student.items()
         }
-        losses = {name: whitened_distance(answers[name], teacher[name]) for name in answers}
+        losses = {name: measure_whitened_distance(answers[name], teacher[name]) for name in answers}
         streams = [losses[name] for name in losses if name not in (PATCHES, TOKEN)]
         if streams:
             losses[STREAMS] = torch.stack(streams).mean()

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from learngene_zoo.artifacts.records import versions
-from learngene_zoo.families.family import table_of
+from learngene_zoo.artifacts.records import list_versions
+from learngene_zoo.families.family import get_table
 from learngene_zoo.families.spec import InputFormat, TextSpec, fit_view
-from learngene_zoo.families.tensors import state_of
-from learngene_zoo.runs.cache import once
+from learngene_zoo.families.tensors import get_state_dict
+from learngene_zoo.runs.cache import compute_once
 from learngene_zoo.runs.run import Run, open_device
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import Json, Recipe, to_json
@@ -25,7 +25,7 @@ from learngene_zoo.training.healing.objective import Recovery, Side
 from learngene_zoo.training.healing.settings import HealConfig
 from learngene_zoo.training.healing.watching import Examiner
 from learngene_zoo.training.loop import train
-from learngene_zoo.training.objectives import training_images
+from learngene_zoo.training.objectives import load_training_images
 from learngene_zoo.training.watch import Epoch, Watch, choose_epoch
 
 if TYPE_CHECKING:
@@ -74,13 +74,13 @@ def recover(
     """
     objective = build_objective(start, ancestry, healing, run, records)
     seed = derive_seed(run.seed, "data")
-    part = once(
+    part = compute_once(
         run.part("maps"), "heal.maps", _fit_part, healing, (start, ancestry, images, seed, records)
     )
     objective.maps.load_state_dict(dict(part.state))
     objective.maps.requires_grad_(healing.maps == "learnt")
     input_format = objective.student_side.input_format
-    loader = training_images(images, input_format, recipe, run)
+    loader = load_training_images(images, input_format, recipe, run)
     examiner = Examiner(
         objective=objective,
         images=images,
@@ -100,7 +100,7 @@ def recover(
         "settings": to_json(healing),
         "seed": run.seed,
         "device": run.device_name,
-        "versions": versions(),
+        "versions": list_versions(),
         "metrics": {
             **({"task": task.name} if task is not None else {}),
             "training_images": loader.images,
@@ -116,7 +116,7 @@ def recover(
     if find_kept(watch).epoch:  # results of a training before are not those of the healed weights
         former = {name: provenance.pop(name) for name in TRAINED if name in provenance}
         healed |= {"trained_before": former} if former else {}
-    return replace(start, state=state_of(objective.model), provenance=provenance, folder=None)
+    return replace(start, state=get_state_dict(objective.model), provenance=provenance, folder=None)
 
 
 def build_objective(
@@ -132,7 +132,7 @@ def build_objective(
     blocks, matched = match_blocks(layers, depth, healing.blocks, used)
     device = open_device(run)
     model: Any = start.model()
-    table = table_of(start.spec)
+    table = get_table(start.spec)
     for name, parameter in model.named_parameters():
         if table.is_head(name) or table.is_final_norm(name):
             parameter.requires_grad_(False)
@@ -171,7 +171,9 @@ def _fit_part(
     """Fit the maps; return their tensors, and a record of the fit."""
     objective = build_objective(start, ancestry, healing, run, records)
     fit_maps(objective, images, healing.map_images, seed, run)
-    return state_of(objective.maps), {"images": min(healing.map_images, images.sizes["train"])}
+    return get_state_dict(objective.maps), {
+        "images": min(healing.map_images, images.sizes["train"])
+    }
 
 
 def find_kept(watch: Watch) -> Epoch:

@@ -36,9 +36,9 @@ from learngene_zoo.plugin import (
     WrongCall,
     adapt_rates,
     check_bounds,
+    compute_once,
     derive_seed,
-    details_of,
-    once,
+    parse_details,
 )
 from lgzoo_baselines.blocks.vanilla_lg import (
     VanillaLgDetails,
@@ -144,10 +144,12 @@ class AutoLgExtractor(Extractor):
             part, settings = run.part("pseudo-descendant"), self.each
             start = build_pseudo_descendant(settings, ancestry, tasks[0], part.seed)
             inputs = [start, ancestry, tasks[0]]
-            metrics = once(part, "auto_lg.similarity", train_and_compare, settings, inputs).record
+            metrics = compute_once(
+                part, "auto_lg.similarity", train_and_compare, settings, inputs
+            ).record
             blocks = choose_highest(metrics["scores"], self.count)
             config = replace(config, metrics=metrics).with_details(VanillaLgDetails(kept=blocks))
-        blocks = details_of(config, VanillaLgDetails).kept
+        blocks = parse_details(config, VanillaLgDetails).kept
         return Learngene(config=config, state=select_blocks(ancestry.state, ancestry.spec, blocks))
 
 
@@ -190,22 +192,22 @@ def train_and_compare(
     """
     from learngene_zoo.plugin import (
         Teacher,
+        load_training_images,
+        make_objective,
         measure_validation,
-        objective_for,
         open_device,
         sample_images,
         train,
-        training_images,
     )
     from lgzoo_baselines.modules.auto_lg import MetaMatching, compute_cka
 
     recipe, images, device = settings.training, start.input_format, open_device(run)
     model = start.model()
     teacher = Teacher(ancestry.model().to(device), range(ancestry.spec.layers))
-    objective = objective_for(task, model, recipe, derive_seed(run.seed, "attributes"))
+    objective = make_objective(task, model, recipe, derive_seed(run.seed, "attributes"))
     meta = MetaMatching(objective, model, teacher, settings.inner_steps, settings.inner_lr)
     is_meta = settings.criterion == "meta"
-    loader = training_images(task, images, recipe, run)
+    loader = load_training_images(task, images, recipe, run)
     label = f"pseudo-descendant on {task.name}"
     for _ in train(meta if is_meta else objective, loader, recipe, run, label=label):
         pass

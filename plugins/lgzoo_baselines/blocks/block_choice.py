@@ -30,7 +30,7 @@ from learngene_zoo.plugin import (
     Spec,
     Target,
     WrongCall,
-    table_of,
+    get_table,
 )
 
 if TYPE_CHECKING:
@@ -82,11 +82,11 @@ class BlockChoiceExtractor(Extractor):
         self, ancestries: Sequence[Ancestry], tasks: Sequence[Task], run: Run
     ) -> Learngene:
         """Return the learngene; nothing is computed."""
-        from learngene_zoo.plugin import without_head
+        from learngene_zoo.plugin import remove_head
 
         spec, state = ancestries[0].spec, ancestries[0].state
         return Learngene(
-            config=self.outline([spec]), state=without_head(state, spec) if self.store else {}
+            config=self.outline([spec]), state=remove_head(state, spec) if self.store else {}
         )
 
 
@@ -238,10 +238,10 @@ def read_blocks(learngene: Learngene, blocks: Iterable[int], run: Run) -> StateD
         blocks: indices, counted from 0.
         run: may name another place of the ancestry model.
     """
-    from learngene_zoo.plugin import inherited_weights
+    from learngene_zoo.plugin import copy_weights
 
-    table, read = table_of(learngene.config.spec), {None, *blocks}
-    return inherited_weights(
+    table, read = get_table(learngene.config.spec), {None, *blocks}
+    return copy_weights(
         learngene.config, learngene.state, run, lambda name: table.block_of(name) in read
     )
 
@@ -266,10 +266,10 @@ def build_descendant(
         provenance: recorded in the descendant.
         scheme: the initialisation of new tensors.
     """
-    from learngene_zoo.plugin import assemble, only, resize_positions, shapes
+    from learngene_zoo.plugin import assemble, get_shapes, resize_positions, select_tensors
 
     parts = resize_positions(parts, config.spec, spec)
-    parts = only(parts, shapes(spec).__contains__)
+    parts = select_tensors(parts, get_shapes(spec).__contains__)
     mean, std = config.normalisation
     return assemble(
         spec, parts, seed=run.seed, scheme=scheme, mean=mean, std=std, provenance=provenance

@@ -29,8 +29,8 @@ from learngene_zoo.plugin import (
     WrongCall,
     adapt_rates,
     check_bounds,
+    compute_once,
     derive_seed,
-    once,
 )
 from lgzoo_baselines.blocks.vanilla_lg import (
     VanillaLgDetails,
@@ -94,17 +94,19 @@ class HeurLgExtractor(Extractor):
 
         Raises `WrongCall` for a single epoch: at least two are compared.
         """
-        from learngene_zoo.plugin import assemble, only, shapes, without_head
+        from learngene_zoo.plugin import assemble, get_shapes, remove_head, select_tensors
 
         epochs = self.each.training.epochs
         if epochs * len(tasks) < 2:
             raise WrongCall(f"epochs is {epochs}; gradients of two or more epochs are compared")
         spec, record = ancestries[0].spec, ancestries[0].record
-        state, shares = without_head(ancestries[0].state, spec), list[list[float]]()
+        state, shares = remove_head(ancestries[0].state, spec), list[list[float]]()
         metrics: dict[str, Json] = {}
         for task in tasks:
             part, size = run.part(task.name), spec.with_(classes=task.classes, dense=task.dense)
-            body = only(state, shapes(size).__contains__)  # no pooling if the head is for pixels
+            body = select_tensors(
+                state, get_shapes(size).__contains__
+            )  # no pooling if the head is for pixels
             start = assemble(
                 size,
                 body,
@@ -114,7 +116,7 @@ class HeurLgExtractor(Extractor):
                 view=record.view,
                 files=ancestries[0].files,
             )
-            trained = once(
+            trained = compute_once(
                 part, "heur_lg.gradients", train_and_count_gradients, self.each, [start, task]
             )
             state, metrics[task.name] = {**state, **trained.state}, trained.record
@@ -140,23 +142,23 @@ def train_and_count_gradients(
     import torch
 
     from learngene_zoo.plugin import (
+        get_state_dict,
+        load_training_images,
+        make_objective,
         measure_validation,
-        objective_for,
-        state_of,
+        remove_head,
         train,
-        training_images,
-        without_head,
     )
 
     recipe, model = settings.training, start.model()
-    objective = objective_for(task, model, recipe, derive_seed(run.seed, "attributes"))
+    objective = make_objective(task, model, recipe, derive_seed(run.seed, "attributes"))
     # A buffer, so that a resumed training continues with the sums.
     objective.register_buffer("shares", torch.zeros(recipe.epochs, start.spec.layers))
-    loader = training_images(task, start.input_format, recipe, run)
+    loader = load_training_images(task, start.input_format, recipe, run)
     for step in train(objective, loader, recipe, run, label=f"watching {task.name}"):
         shares_B = count_gradients(model, settings.eps) / loader.steps
         objective.get_buffer("shares")[step.epoch] += shares_B
-    return without_head(state_of(model), start.spec), {
+    return remove_head(get_state_dict(model), start.spec), {
         **measure_validation(model, task, start.input_format, recipe, run),
         "training_images": loader.images,
         "shares": objective.get_buffer("shares").tolist(),

@@ -27,8 +27,8 @@ from learngene_zoo.plugin import (
     Member,
     Method,
     WrongCall,
-    details_of,
-    table_of,
+    get_table,
+    parse_details,
 )
 from lgzoo_baselines.blocks.block_choice import (
     build_descendant,
@@ -88,10 +88,10 @@ def select_blocks(state: StateDict, spec: Spec, blocks: Sequence[int]) -> StateD
         spec: the shape of the ancestry model.
         blocks: the blocks to keep, counted from 1.
     """
-    from learngene_zoo.plugin import only, without_head
+    from learngene_zoo.plugin import remove_head, select_tensors
 
-    table, indices = table_of(spec), {None, *(block - 1 for block in blocks)}
-    return only(without_head(state, spec), lambda name: table.block_of(name) in indices)
+    table, indices = get_table(spec), {None, *(block - 1 for block in blocks)}
+    return select_tensors(remove_head(state, spec), lambda name: table.block_of(name) in indices)
 
 
 def read_kept_blocks(config: LearngeneConfig) -> tuple[int, ...]:
@@ -99,7 +99,7 @@ def read_kept_blocks(config: LearngeneConfig) -> tuple[int, ...]:
 
     Raises `BadFile` for those that the ancestry model does not have.
     """
-    blocks, layers = details_of(config, VanillaLgDetails).kept, config.spec.layers
+    blocks, layers = parse_details(config, VanillaLgDetails).kept, config.spec.layers
     if not blocks or list(blocks) != sorted({*blocks} & {*range(1, layers + 1)}):
         raise BadFile(
             f"the {config.method} learngene says kept {str(list(blocks))[:60]}; expected ascending "
@@ -132,7 +132,7 @@ class VanillaLgExpander(Expander):
         Of a descendant with fewer layers than are kept, the blocks are those at that end. Positions
         are resized and the head is new.
         """
-        from learngene_zoo.plugin import shapes, take_blocks
+        from learngene_zoo.plugin import get_shapes, take_blocks
 
         config, spec = learngene.config, target.apply(learngene.config.spec)
         is_first, blocks = self.place == "first", read_kept_blocks(config)
@@ -142,7 +142,7 @@ class VanillaLgExpander(Expander):
         offset = 0 if is_first else spec.layers - len(blocks)
         # A tensor with numbers for all blocks (learned rotary frequencies) has another shape in a
         # descendant of more blocks, and is then not inherited.
-        expected = shapes(config.spec.with_(layers=spec.layers))
+        expected = get_shapes(config.spec.with_(layers=spec.layers))
         parts = {
             name: tensor
             for name, tensor in shift_blocks(weights, config.spec, offset).items()
@@ -161,7 +161,7 @@ def shift_blocks(state: StateDict, spec: Spec, offset: int) -> StateDict:
         spec: a shape of the family of the model.
         offset: the number of blocks to put before.
     """
-    table = table_of(spec)
+    table = get_table(spec)
     blocks = {name: table.block_of(name) for name in state}
     return {
         name if block is None else table.block_name(block + offset, table.inner_name(name)): state[

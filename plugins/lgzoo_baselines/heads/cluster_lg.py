@@ -37,8 +37,8 @@ from learngene_zoo.plugin import (
     Method,
     Work,
     WrongCall,
-    details_of,
-    once,
+    compute_once,
+    parse_details,
     require_pictures,
 )
 from lgzoo_baselines.blocks.block_choice import build_descendant
@@ -117,10 +117,10 @@ class ClusterLgExtractor(Extractor):
 
         ancestry, spec = ancestries[0], ancestries[0].spec
         config = self.outline([spec])
-        details = details_of(config, ClusterLgDetails)
+        details = parse_details(config, ClusterLgDetails)
         if not self.released:
             part, inputs = run.part("distances"), [ancestry, tasks[0]]
-            metrics = once(
+            metrics = compute_once(
                 part, "cluster_lg.distances", measure_distances, self.each, inputs
             ).record
             eps = self.each.eps * require_pictures(spec).image_size / EPS_IMAGE_SIZE
@@ -192,7 +192,7 @@ class ClusterLgExpander(Expander):
         """
         from lgzoo_baselines.modules.cluster_lg import list_shapes, share_centroids
 
-        config, details = learngene.config, details_of(learngene.config, ClusterLgDetails)
+        config, details = learngene.config, parse_details(learngene.config, ClusterLgDetails)
         source = config.spec
         if not (len(details.clusters) == len(details.mlps) == source.layers):
             raise BadFile(

@@ -36,7 +36,7 @@ from learngene_zoo.plugin import (
     Method,
     WrongCall,
     check_bounds,
-    details_of,
+    parse_details,
 )
 from lgzoo_baselines.blocks.block_choice import build_descendant, list_shallower_members
 from lgzoo_baselines.heads.cluster_lg import check_heads, resize_heads
@@ -110,7 +110,7 @@ class PegExtractor(Extractor):
         from lgzoo_baselines.modules.peg import condense_tensors, draw_shares
 
         config = self.outline([ancestries[0].spec])
-        details, spec = details_of(config, PegDetails), config.spec
+        details, spec = parse_details(config, PegDetails), config.spec
         head_shares = [
             draw_shares(details.heads, spec.heads, details.mixing, run.seed, "heads", layer)
             for layer in range(spec.layers)
@@ -140,7 +140,7 @@ class PegExpander(Expander):
         """
         from lgzoo_baselines.modules.peg import draw_shares, expand_tensors, list_shapes
 
-        config, details = learngene.config, details_of(learngene.config, PegDetails)
+        config, details = learngene.config, parse_details(learngene.config, PegDetails)
         source = config.spec
         if details.heads > source.heads or details.mlps > source.layers:
             raise BadFile(

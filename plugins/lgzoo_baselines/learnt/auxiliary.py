@@ -33,8 +33,8 @@ from learngene_zoo.plugin import (
     Recipe,
     TextSpec,
     check_bounds,
-    details_of,
-    table_of,
+    get_table,
+    parse_details,
 )
 from lgzoo_baselines.blocks.block_choice import build_descendant
 from lgzoo_baselines.trained.pretrain_finetune import MINI, SMOKE, TRAINING
@@ -141,9 +141,9 @@ def start_auxiliary(
         ancestry: whose normalisation, resizing and cropping the model has.
         seed: of the weights.
     """
-    from learngene_zoo.plugin import initial
+    from learngene_zoo.plugin import initialise
 
-    return assemble_start(spec, initial(spec, seed, init), ancestry, seed)
+    return assemble_start(spec, initialise(spec, seed, init), ancestry, seed)
 
 
 def collect_learngene(
@@ -259,24 +259,24 @@ def build_from_rows(
     Raises:
         BadFile: for a learngene that lacks a tensor, or has another number of stored blocks.
     """
-    from learngene_zoo.plugin import shapes
+    from learngene_zoo.plugin import get_shapes
     from lgzoo_baselines.modules.mixed_blocks import mix_blocks
 
     config, spec = learngene.config, target.apply(learngene.config.spec)
-    details = details_of(config, StoredBlocksDetails)
+    details = parse_details(config, StoredBlocksDetails)
     if details.blocks != len(rows[0]):
         raise BadFile(
             f"the {config.method} learngene says blocks {details.blocks}; expected {len(rows[0])}"
         )
     stored = derive_stored_spec(config, details)
-    expected = select_shapes(shapes(stored), stored, head=details.has_head_for(target, spec))
+    expected = select_shapes(get_shapes(stored), stored, head=details.has_head_for(target, spec))
     parts = mix_blocks(load_tensors(learngene, expected), stored, rows)
     return build_descendant(config, spec, parts, run, provenance)
 
 
 def select_shapes(shapes: Shapes, spec: Spec, *, head: bool) -> dict[str, tuple[int, ...]]:
     """Return the shapes of a model's tensors, with or without those of its head."""
-    table = table_of(spec)
+    table = get_table(spec)
     return {name: shape for name, shape in shapes.items() if head or not table.is_head(name)}
 
 
@@ -285,9 +285,9 @@ def load_tensors(learngene: Learngene, expected: Shapes) -> StateDict:
 
     Raises `BadFile` for a tensor that is missing or has another shape than the expected one.
     """
-    from learngene_zoo.plugin import shapes_in
+    from learngene_zoo.plugin import read_shapes
 
-    stored, method = shapes_in(learngene.state), learngene.config.method
+    stored, method = read_shapes(learngene.state), learngene.config.method
     for name, shape in expected.items():
         if stored.get(name) != shape:
             fault = f"{name} has shape {stored[name]}" if name in stored else f"{name} is missing"

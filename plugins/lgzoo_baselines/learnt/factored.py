@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
-from learngene_zoo.plugin import Recipe, WrongCall, table_of
+from learngene_zoo.plugin import Recipe, WrongCall, get_table
 from lgzoo_baselines.blocks.block_choice import build_descendant
 from lgzoo_baselines.learnt.auxiliary import HeadRecord, load_tensors, select_shapes
 from lgzoo_baselines.learnt.forms import Factorisation, compute_fan_in_std, list_matrices
@@ -124,12 +124,12 @@ def load_factors(
         form: how its matrices are factorised.
         head: whether its head is returned.
     """
-    from learngene_zoo.plugin import shapes
+    from learngene_zoo.plugin import get_shapes
     from lgzoo_baselines.modules.mixed_blocks import select_below
 
     spec = learngene.config.spec.with_(classes=details.classes, dense=details.dense)
-    table, (factors, scalers) = table_of(spec), form.list_draws(spec, compute_fan_in_std)
-    plain = select_shapes(shapes(spec), spec, head=head)
+    table, (factors, scalers) = get_table(spec), form.list_draws(spec, compute_fan_in_std)
+    plain = select_shapes(get_shapes(spec), spec, head=head)
     matrices = {
         name
         for name, shape in plain.items()

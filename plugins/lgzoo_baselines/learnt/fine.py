@@ -26,8 +26,8 @@ from learngene_zoo.plugin import (
     Member,
     Method,
     adapt_rates,
-    details_of,
-    once,
+    compute_once,
+    parse_details,
 )
 from lgzoo_baselines.blocks.block_choice import list_shallower_members
 from lgzoo_baselines.learnt.auxiliary import (
@@ -141,7 +141,7 @@ class FineExtractor(Extractor):
         spec = config.spec.with_(classes=task.classes, dense=task.dense)
         start = start_auxiliary(spec, self.init, ancestry, part.seed)
         inputs = [self.form, self.init, start, teacher, task]
-        trained = once(part, "fine.train_factors", train_factors, self.each, inputs)
+        trained = compute_once(part, "fine.train_factors", train_factors, self.each, inputs)
         return collect_learngene(config, details, trained, metrics)
 
 
@@ -160,7 +160,7 @@ class FineExpander(Expander):
 
         Raises `WrongCall` for a wider model, and where scalers are to learn without a task.
         """
-        details = details_of(learngene.config, FineDetails)
+        details = parse_details(learngene.config, FineDetails)
         return expand_factors(learngene, details, details.form, target, self.learning, run)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from learngene_zoo.plugin import check_bounds, table_of
+from learngene_zoo.plugin import check_bounds, get_table
 from lgzoo_baselines.weights.weight_selection import select_elements
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class Factorisation(ABC):
 
 def list_matrices(spec: Spec) -> dict[str, Shape]:
     """Return the shapes of the matrices of a block, by their names within it."""
-    table = table_of(spec)
+    table = get_table(spec)
     shapes = {
         name: kind.shape(sizes)
         for name, kind, sizes in table.parameters(spec)

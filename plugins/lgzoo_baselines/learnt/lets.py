@@ -34,8 +34,8 @@ from learngene_zoo.plugin import (
     ViTSpec,
     WrongCall,
     adapt_rates,
-    details_of,
-    once,
+    compute_once,
+    parse_details,
 )
 from lgzoo_baselines.blocks.block_choice import build_descendant, list_smaller_members
 from lgzoo_baselines.learnt.auxiliary import (
@@ -160,11 +160,11 @@ class LetsExtractor(Extractor):
 
         ancestry, task, config = ancestries[0], tasks[0], self.outline([ancestries[0].spec])
         teacher, metrics = prepare_teacher(self.teacher, ancestry, task, self.teaching, run)
-        part, details = run.part("auxiliary"), details_of(config, LetsDetails).with_task(task)
+        part, details = run.part("auxiliary"), parse_details(config, LetsDetails).with_task(task)
         source = details.derive_source_spec(config.spec)
         start = start_auxiliary(source, self.init, ancestry, part.seed)
         inputs = [config.spec.layers, config.spec.heads, start, teacher, task]
-        trained = once(part, "lets.train", train_source, self.each, inputs)
+        trained = compute_once(part, "lets.train", train_source, self.each, inputs)
         return collect_learngene(config, details, trained, metrics)
 
 
@@ -190,7 +190,7 @@ class LetsExpander(Expander):
 
         Depths begin at 1; widths are whole heads.
         """
-        min_width = details_of(config, LetsDetails).derive_source_spec(config.spec).width
+        min_width = parse_details(config, LetsDetails).derive_source_spec(config.spec).width
         members = list_smaller_members(config)
         return [member for member in members if member.spec.width >= min_width]
 
@@ -199,16 +199,18 @@ class LetsExpander(Expander):
 
         The head is new unless the task is the learngene's. Raises `WrongCall` for other sizes.
         """
-        from learngene_zoo.plugin import shapes
+        from learngene_zoo.plugin import get_shapes
         from lgzoo_baselines.modules.lets import grow_source, list_growth_shapes, plan_layers
 
         config = learngene.config
-        details, auxiliary = details_of(config, LetsDetails), config.spec
+        details, auxiliary = parse_details(config, LetsDetails), config.spec
         named = target.whole_heads(auxiliary) if target.heads is None else target
         spec = named.apply(auxiliary)
         source = details.derive_source_spec(auxiliary)
         check_size(spec, source, auxiliary)
-        expected = select_shapes(shapes(source), source, head=details.has_head_for(target, spec))
+        expected = select_shapes(
+            get_shapes(source), source, head=details.has_head_for(target, spec)
+        )
         expected["pos_embed"] = (*expected["pos_embed"][:-1], auxiliary.width)
         stored = load_tensors(learngene, {**expected, **list_growth_shapes(source, auxiliary)})
         layers = plan_layers(source.layers, auxiliary.layers, spec.layers)

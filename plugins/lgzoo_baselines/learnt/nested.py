@@ -37,8 +37,8 @@ from learngene_zoo.plugin import (
     Segment,
     WrongCall,
     adapt_rates,
-    details_of,
-    once,
+    compute_once,
+    parse_details,
 )
 from lgzoo_baselines.blocks.block_choice import build_descendant
 from lgzoo_baselines.learnt.auxiliary import (
@@ -115,7 +115,7 @@ class NestedExtractor(Extractor):
         has_other_teacher = self.teacher is not None
         start = assemble_with_head(ancestry, task, part.seed) if has_other_teacher else teacher
         inputs = [ancestry, start, teacher, task]
-        trained = once(part, "nested.train", train_slices, self.each, inputs)
+        trained = compute_once(part, "nested.train", train_slices, self.each, inputs)
         return collect_learngene(config, details, trained, metrics)
 
 
@@ -133,7 +133,7 @@ class NestedExpander(Expander):
 
     def family(self, config: LearngeneConfig) -> list[Member]:
         """Return the sizes in training; any size between can be built by name."""
-        grid = details_of(config, NestedDetails).grid
+        grid = parse_details(config, NestedDetails).grid
         return [Member(spec=spec) for spec in grid.list_specs(config.spec)]
 
     def __call__(self, learngene: Learngene, target: Target, run: Run) -> Descendant:
@@ -142,14 +142,16 @@ class NestedExpander(Expander):
         The head is new unless the task is the learngene's. Raises `WrongCall` for a size that is
         not a slice's.
         """
-        from learngene_zoo.plugin import shapes
+        from learngene_zoo.plugin import get_shapes
         from lgzoo_baselines.modules.nested import slice_state
 
         config, full = learngene.config, learngene.config.spec
-        details = details_of(config, NestedDetails)
+        details = parse_details(config, NestedDetails)
         spec = apply_granularity(self.granularity, apply_target(target, full), target, full)
         stored = full.with_(classes=details.classes, dense=details.dense)
-        expected = select_shapes(shapes(stored), stored, head=details.has_head_for(target, spec))
+        expected = select_shapes(
+            get_shapes(stored), stored, head=details.has_head_for(target, spec)
+        )
         state = load_tensors(learngene, expected)
         blocks = details.grid.choose_blocks(full, spec.layers)
         sliced = slice_state(state, stored, spec, blocks)

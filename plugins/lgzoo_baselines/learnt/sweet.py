@@ -32,8 +32,8 @@ from learngene_zoo.plugin import (
     Method,
     WrongCall,
     adapt_rates,
-    details_of,
-    once,
+    compute_once,
+    parse_details,
 )
 from lgzoo_baselines.blocks.block_choice import list_smaller_members
 from lgzoo_baselines.learnt.auxiliary import (
@@ -192,7 +192,7 @@ class SweetExtractor(Extractor):
         spec = config.spec.with_(classes=task.classes, dense=task.dense)
         start = start_auxiliary(spec, self.init, ancestry, part.seed)
         inputs = [self.form, self.init, start, teacher, task]
-        trained = once(part, "sweet.train_factors", train_factors, self.each, inputs)
+        trained = compute_once(part, "sweet.train_factors", train_factors, self.each, inputs)
         return collect_learngene(config, details, trained, metrics)
 
 
@@ -213,7 +213,7 @@ class SweetExpander(Expander):
 
         Raises `WrongCall` for a wider model, and where scalers are to learn without a task.
         """
-        details = details_of(learngene.config, SweetDetails)
+        details = parse_details(learngene.config, SweetDetails)
         return expand_factors(learngene, details, details.form, target, self.learning, run)
 
 

@@ -32,8 +32,8 @@ from learngene_zoo.plugin import (
     Method,
     WrongCall,
     adapt_rates,
-    details_of,
-    once,
+    compute_once,
+    parse_details,
 )
 from lgzoo_baselines.blocks.block_choice import choose_evenly
 from lgzoo_baselines.learnt.auxiliary import (
@@ -136,7 +136,7 @@ class SwsExtractor(Extractor):
         stored = derive_stored_spec(config, details)
         start = start_stored_blocks(stored, (), self.init, ancestry, part.seed)
         rows = copy_rows(repeat_stages(self.stages), len(self.stages))
-        trained = once(
+        trained = compute_once(
             part, "sws.condense", train_auxiliary, self.each, [rows, start, teacher, task]
         )
         return collect_learngene(config, details, trained, metrics)
@@ -166,7 +166,7 @@ class SwsExpander(Expander):
         target = replace(target, layers=target.layers or len(self.places or ()) or None)
         layers, stages = (
             target.apply(config.spec).layers,
-            details_of(config, StoredBlocksDetails).blocks,
+            parse_details(config, StoredBlocksDetails).blocks,
         )
         places = self.places or assign_stages(layers, stages)
         is_descending = any(stage > following for stage, following in pairwise(places))

@@ -25,7 +25,7 @@ from learngene_zoo.plugin import (
     Member,
     Method,
     adapt_rates,
-    once,
+    compute_once,
 )
 from lgzoo_baselines.blocks.block_choice import list_shallower_members
 from lgzoo_baselines.learnt.auxiliary import (
@@ -107,7 +107,7 @@ class TlegExtractor(Extractor):
         stored = derive_stored_spec(config, details)
         start = start_stored_blocks(stored, (1,), self.init, ancestry, part.seed)
         rows = expand_line(config.spec.layers)
-        trained = once(
+        trained = compute_once(
             part, "tleg.condense", train_auxiliary, self.each, [rows, start, teacher, task]
         )
         return collect_learngene(config, details, trained, metrics)

@@ -32,8 +32,8 @@ from learngene_zoo.plugin import (
     Method,
     WrongCall,
     adapt_rates,
-    details_of,
-    once,
+    compute_once,
+    parse_details,
 )
 from lgzoo_baselines.blocks.block_choice import list_smaller_members
 from lgzoo_baselines.learnt.auxiliary import (
@@ -169,7 +169,7 @@ class WaveExtractor(Extractor):
         spec = config.spec.with_(classes=task.classes, dense=task.dense)
         start = start_auxiliary(spec, self.init, ancestry, part.seed)
         inputs = [self.form, self.init, start, teacher, task]
-        trained = once(part, "wave.train_factors", train_factors, self.each, inputs)
+        trained = compute_once(part, "wave.train_factors", train_factors, self.each, inputs)
         return collect_learngene(config, details, trained, metrics)
 
 
@@ -190,7 +190,7 @@ class WaveExpander(Expander):
 
         Raises `WrongCall` for a wider model, and where scalers are to learn without a task.
         """
-        details = details_of(learngene.config, WaveDetails)
+        details = parse_details(learngene.config, WaveDetails)
         return expand_factors(learngene, details, details.form, target, self.learning, run)
 
 

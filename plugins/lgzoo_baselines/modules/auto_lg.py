@@ -41,7 +41,7 @@ def compute_cka(model: Model, teacher: Teacher, batches: Iterable[Batch]) -> tor
         [_gather_rows(rows) for rows in features]
         for features in (student_features, teacher_features)
     )
-    return torch.tensor([[linear_cka(y, x) for x in small] for y in large])
+    return torch.tensor([[compute_linear_cka(y, x) for x in small] for y in large])
 
 
 def _gather_rows(rows: list[torch.Tensor]) -> torch.Tensor:
@@ -49,7 +49,7 @@ def _gather_rows(rows: list[torch.Tensor]) -> torch.Tensor:
     return torch.cat([row for part in gather_values(rows) for row in part])
 
 
-def linear_cka(x_ND: torch.Tensor, y_ND: torch.Tensor) -> float:
+def compute_linear_cka(x_ND: torch.Tensor, y_ND: torch.Tensor) -> float:
     """Return the linear centred kernel alignment (Kornblith et al., 2019, section 3).
 
     It is |Y'X|^2 / (|X'X| |Y'Y|) in Frobenius norms, of centred columns: 1 for features that are
@@ -118,7 +118,7 @@ class MetaMatching(nn.Module):
         shares = self.compute_shares(ancestry)
         with record_features(self._model[0], self.blocks) as student:
             losses = self.objective(batch)
-        losses["match"] = matching_loss(ancestry, student.blocks, shares.detach())
+        losses["match"] = compute_matching_loss(ancestry, student.blocks, shares.detach())
         if self.training:
             losses["meta"] = self.meta_loss(batch, ancestry, shares)
         return losses
@@ -139,7 +139,7 @@ class MetaMatching(nn.Module):
         def compute_losses() -> tuple[torch.Tensor, torch.Tensor]:
             with record_features(self._model[0], self.blocks) as student:
                 losses = functional_call(self.objective, weights, (batch,))
-            match = matching_loss(ancestry, student.blocks, shares)
+            match = compute_matching_loss(ancestry, student.blocks, shares)
             return match, torch.stack(list(losses.values())).sum()
 
         with sdpa_kernel(SDPBackend.MATH):  # fused attention has no second derivative
@@ -166,7 +166,7 @@ def descend(
     }
 
 
-def matching_loss(
+def compute_matching_loss(
     ancestry: Sequence[torch.Tensor],
     student: Mapping[int, torch.Tensor],
     shares_NLM: torch.Tensor,

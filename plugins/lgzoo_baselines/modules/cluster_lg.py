@@ -21,10 +21,10 @@ from learngene_zoo.plugin import (
     StateDict,
     Task,
     gather_values,
+    get_shapes,
+    get_table,
     require_pictures,
     sample_images,
-    shapes,
-    table_of,
 )
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def select_centroids(
         clusters: of every block.
         mlps: for every layer the one whose MLP it has.
     """
-    table, selected = table_of(spec), dict[str, torch.Tensor]()
+    table, selected = get_table(spec), dict[str, torch.Tensor]()
     for name in list_shapes(spec, clusters, mlps):
         block, tensor = table.block_of(name), state[name]
         if block is not None and table.inner_name(name).startswith(QKV):
@@ -145,8 +145,8 @@ def list_shapes(
     spec: Spec, clusters: Sequence[Clusters], mlps: Sequence[int]
 ) -> dict[str, tuple[int, ...]]:
     """Return the shapes of a learngene's tensors by name; arguments as in `select_centroids`."""
-    table, stored = table_of(spec), dict[str, tuple[int, ...]]()
-    for name, shape in shapes(spec).items():
+    table, stored = get_table(spec), dict[str, tuple[int, ...]]()
+    for name, shape in get_shapes(spec).items():
         block = table.block_of(name)
         inner = "" if block is None else table.inner_name(name)
         is_shared = block is not None and inner.startswith(MLP) and mlps[block] != block
@@ -178,7 +178,7 @@ def share_centroids(
         projection: whether a head is read by the projections of its cluster, or by that of the
             ancestry model's head with its index.
     """
-    table, shared = table_of(spec), dict(state)
+    table, shared = get_table(spec), dict(state)
     for block, groups in enumerate(clusters):
         centroids = [head % len(groups) for head in range(heads)]
         for name in state:

@@ -19,13 +19,13 @@ from learngene_zoo.plugin import (
     Spec,
     StateDict,
     Task,
+    build_model,
     derive_seed,
-    model_of,
-    objective_for,
-    state_of,
-    table_of,
+    get_state_dict,
+    get_table,
+    load_training_images,
+    make_objective,
     train,
-    training_images,
 )
 from lgzoo_baselines.learnt.forms import Draws, Factorisation, list_matrices
 from lgzoo_baselines.modules.mixed_blocks import ComputedBlocks, select_below
@@ -64,7 +64,7 @@ def _select_blocks(state: StateDict, spec: Spec) -> dict[str, torch.Tensor]:
 
 def name_blocks(blocks: Sequence[StateDict], spec: Spec) -> StateDict:
     """Return the tensors of blocks, in their order, under their names in a model."""
-    table = table_of(spec)
+    table = get_table(spec)
     return {
         table.block_name(i, name): tensor
         for i, block in enumerate(blocks)
@@ -130,7 +130,7 @@ def train_scalers(
         task: whose images it sees.
         run: how to compute.
     """
-    spec, table = start.spec, table_of(start.spec)
+    spec, table = start.spec, get_table(start.spec)
     stored = {
         **_select_blocks(start.state, spec),
         **{
@@ -140,15 +140,15 @@ def train_scalers(
         },
         **{f"shared.{name}": factor for name, factor in factors.items()},
     }
-    model = install_factored_blocks(model_of(spec, start.state), spec, stored, form)
+    model = install_factored_blocks(build_model(spec, start.state), spec, stored, form)
     frozen = {f"blocks.shared.{name}" for name in factors if name not in form.adapted}
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(not (name in frozen or table.is_stem(name)))
-    objective = objective_for(task, model, recipe, derive_seed(run.seed, "attributes"))
-    loader = training_images(task, start.input_format, recipe, run)
+    objective = make_objective(task, model, recipe, derive_seed(run.seed, "attributes"))
+    loader = load_training_images(task, start.input_format, recipe, run)
     for _ in train(objective, loader, recipe, run, label="scalers"):
         pass
-    return _multiply_trained(state_of(model.cpu()), spec, form)
+    return _multiply_trained(get_state_dict(model.cpu()), spec, form)
 
 
 def _multiply_trained(trained: StateDict, spec: Spec, form: Factorisation) -> StateDict:

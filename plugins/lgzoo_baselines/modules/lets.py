@@ -21,9 +21,9 @@ from learngene_zoo.plugin import (
     Spec,
     StateDict,
     Task,
+    build_model,
     derive_seed,
-    initial,
-    model_of,
+    initialise,
 )
 from lgzoo_baselines.blocks.block_choice import choose_evenly
 from lgzoo_baselines.modules.factored import build_module
@@ -232,7 +232,7 @@ def draw_growth(start: Descendant, auxiliary: Spec, seed: int) -> StateDict:
         else:
             generator = torch.Generator().manual_seed(derive_seed(seed, name))
             state[name] = torch.randn(*shape, generator=generator) * shape[1] ** -0.5
-    positions = initial(auxiliary, seed, "fan_in", names=["pos_embed"])
+    positions = initialise(auxiliary, seed, "fan_in", names=["pos_embed"])
     state["pos_embed"] = positions["pos_embed"]
     return state
 
@@ -282,7 +282,7 @@ def build_auxiliary(stored: StateDict, source: Spec, auxiliary: Spec) -> nn.Modu
     """
     layers = plan_layers(source.layers, auxiliary.layers, auxiliary.layers)
     added = auxiliary.width - source.width
-    model = model_of(auxiliary, grow_source(stored, layers, added, auxiliary.width))
+    model = build_model(auxiliary, grow_source(stored, layers, added, auxiliary.width))
     parameters = build_module(select_below(stored, "blocks"))
     model.blocks = ComputedBlocks(
         model.blocks[0], parameters, lambda tensors: compute_blocks(tensors, layers, added)

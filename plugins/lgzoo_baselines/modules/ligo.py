@@ -26,15 +26,15 @@ from learngene_zoo.plugin import (
     Task,
     count_terms,
     derive_seed,
+    get_shapes,
+    get_state_dict,
+    get_table,
+    load_training_images,
+    make_objective,
     map_axes,
-    objective_for,
-    only,
     resize_positions,
-    shapes,
-    state_of,
-    table_of,
+    select_tensors,
     train,
-    training_images,
 )
 from lgzoo_baselines.modules.factored import build_module
 from lgzoo_baselines.modules.mixed_blocks import assign_tensors, remove_parameters
@@ -64,7 +64,7 @@ def init_operators(
         maps: g for each axis of `growth.GROWING`.
         sources: the index of the block that each layer copies.
     """
-    table = table_of(small)
+    table = get_table(small)
     head_rows = [g * small.head_width + k for g in maps["heads"] for k in range(small.head_width)]
     copies = {"stream": maps["width"]}
     for i in range(len(sources)):
@@ -102,9 +102,9 @@ def apply_operators(state: StateDict, small: Spec, operators: Operators) -> dict
         small: the shape of the ancestry model.
         operators: those of `init_operators`, trained or not.
     """
-    table, tensors = table_of(small), operators.tensors
+    table, tensors = get_table(small), operators.tensors
     stream = {"width": _map_width(operators, "stream")} if "stream" in tensors else {}
-    outside = only(state, lambda name: table.block_of(name) is None)
+    outside = select_tensors(state, lambda name: table.block_of(name) is None)
     grown = dict(map_axes(outside, small, stream))
     kinds = [name.removeprefix("depth.") for name in tensors if name.startswith("depth.")]
     deep = {kind: _mix_layers(state, small, kind, tensors[f"depth.{kind}"]) for kind in kinds}
@@ -121,7 +121,7 @@ def _mix_layers(
 
     They are as wide as those of the smaller model.
     """
-    table = table_of(small)
+    table = get_table(small)
     dimension = 1 + _find_parts(table, kind)[1]  # of the outputs, after that of the layers
     layers = torch.stack([state[table.block_name(j, kind)] for j in range(small.layers)])
     parts = layers.to(weights_PIJ.dtype).unflatten(dimension, (len(weights_PIJ), -1))
@@ -178,11 +178,11 @@ class OperatorObjective(nn.Module):
         seed: int,
     ) -> None:
         super().__init__()
-        self.small, self.expected = small, shapes(start.spec)
+        self.small, self.expected = small, get_shapes(start.spec)
         self.operators = build_module(operators.tensors)
-        is_head = table_of(start.spec).is_head
+        is_head = get_table(start.spec).is_head
         self.model: Any = remove_parameters(start.model(), keep=is_head)
-        self.objective = objective_for(task, self.model, recipe, seed)
+        self.objective = make_objective(task, self.model, recipe, seed)
         shares = {name: share.float() for name, share in operators.shares.items()}
         self._constants = (dict(state), shares)
 
@@ -231,10 +231,10 @@ def train_operators(
     resized = resize_positions(state, small, small.with_(image_size=start.spec.image_size))
     seed = derive_seed(run.seed, "attributes")
     objective = OperatorObjective(start, resized, small, operators, task, recipe, seed)
-    loader = training_images(task, start.input_format, recipe, run)
+    loader = load_training_images(task, start.input_format, recipe, run)
     for _ in train(objective, loader, recipe, run, label=f"operators on {task.name}"):
         pass
     with torch.no_grad():
         # Of the model itself only the head is left.
-        tensors = {**objective.cpu().compute_tensors(), **state_of(objective.model)}
+        tensors = {**objective.cpu().compute_tensors(), **get_state_dict(objective.model)}
     return start.with_state({name: tensors[name].clone() for name in objective.expected})

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
-from learngene_zoo.plugin import Model, Spec, StateDict, get_blocks, initial, table_of
+from learngene_zoo.plugin import Model, Spec, StateDict, get_blocks, get_table, initialise
 
 Rows = Sequence[Sequence[float]]
 ComputeBlocks = Callable[[Mapping[str, torch.Tensor]], Iterator[StateDict]]
@@ -42,7 +42,7 @@ def mix_blocks(state: StateDict, spec: Spec, rows: Rows) -> StateDict:
         spec: the shape of the model with the stored blocks.
         rows: for each block of the new model the shares of the stored blocks.
     """
-    table = table_of(spec)
+    table = get_table(spec)
     inner = [table.inner_name(name) for name in state if table.block_of(name) == 0]
     blocks = [
         {name: state[table.block_name(k, name)] for name in inner} for k in range(spec.layers)
@@ -133,12 +133,12 @@ def initialise_stored_blocks(
         seed: of the draws.
         init: the scheme of the matrices.
     """
-    table = table_of(spec)
+    table = get_table(spec)
     return {
         name: torch.zeros_like(tensor)
         if table.block_of(name) in slopes and tensor.dim() < 2
         else tensor
-        for name, tensor in initial(spec, seed, init).items()
+        for name, tensor in initialise(spec, seed, init).items()
     }
 
 

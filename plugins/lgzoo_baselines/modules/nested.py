@@ -19,19 +19,19 @@ from learngene_zoo.plugin import (
     StateDict,
     Task,
     assemble,
+    build_empty,
+    build_model,
     count_terms,
     derive_seed,
-    empty,
     evaluate,
+    get_state_dict,
+    get_table,
     guide,
+    load_training_images,
+    make_objective,
     map_axes,
     mark_chance,
-    model_of,
-    objective_for,
-    state_of,
-    table_of,
     train,
-    training_images,
 )
 from lgzoo_baselines.blocks.vanilla_lg import shift_blocks
 from lgzoo_baselines.learnt.nested_sizes import NestedSettings
@@ -63,7 +63,7 @@ def slice_state(state: StateDict, full: Spec, spec: Spec, blocks: Sequence[int])
 
 
 def _cut_axes(state: StateDict, full: Spec, spec: Spec, blocks: Sequence[int]) -> StateDict:
-    table = table_of(full)
+    table = get_table(full)
     before, after = table.sizes(full), table.sizes(spec)
     axes = [axis for axis in ("width", "heads", "hidden") if after[axis] < before[axis]]
     return map_axes(state, full, {**{axis: range(after[axis]) for axis in axes}, "layers": blocks})
@@ -142,7 +142,9 @@ class SampledSlices(nn.Module):
         super().__init__()
         self.model, self.spec, self.slices, self.seed = model, spec, tuple(slices), seed
         self.register_buffer("finished", torch.zeros((), dtype=torch.int64))
-        self.small = nn.ModuleList(remove_parameters(empty(small)) for small, _ in self.slices)
+        self.small = nn.ModuleList(
+            remove_parameters(build_empty(small)) for small, _ in self.slices
+        )
         by_width = {
             small.width: (small, module)
             for (small, _), module in zip(self.slices, self.small, strict=True)
@@ -216,25 +218,25 @@ def train_slices(
         (small, settings.grid.choose_blocks(spec, small.layers))
         for small in settings.grid.list_specs(spec)
     ]
-    model = model_of(spec, state)
+    model = build_model(spec, state)
     frozen = guide(teacher, images, run) if settings.share else None
 
     def build_objective(small: Any, shape: Spec) -> nn.Module:
-        labels = objective_for(task, small, recipe, derive_seed(run.seed, "attributes"))
+        labels = make_objective(task, small, recipe, derive_seed(run.seed, "attributes"))
         if frozen is None:
             return labels
         imitation = build_imitation_loss(settings, shape, teacher, frozen, run)
         return Distilled(labels, small, frozen, imitation, (1 - settings.share, settings.share))
 
-    loader = training_images(task, images, recipe, run)
+    loader = load_training_images(task, images, recipe, run)
     sampled = SampledSlices(model, spec, slices, build_objective, run.seed)
     label = f"{len(slices)} nested models on {task.name}"
     for step in train(sampled, loader, recipe, run, unused=True, label=label):
         sampled.finished.fill_(step.step)
 
-    trained, metrics = state_of(model.cpu()), dict[str, Json]()
+    trained, metrics = get_state_dict(model.cpu()), dict[str, Json]()
     for name, (small, blocks) in {"smallest": slices[0], "largest": slices[-1]}.items():
-        slice_model = model_of(small, slice_state(trained, spec, small, blocks))
+        slice_model = build_model(small, slice_state(trained, spec, small, blocks))
         result = evaluate(slice_model, task, "validation", images, run)
         metrics[name] = {
             f"validation_{result.metric}": result.value,

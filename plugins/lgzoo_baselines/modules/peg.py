@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import torch
 
-from learngene_zoo.plugin import Spec, StateDict, derive_seed, shapes, table_of
+from learngene_zoo.plugin import Spec, StateDict, derive_seed, get_shapes, get_table
 from lgzoo_baselines.modules.mixed_blocks import select_below
 
 QKV, PROJ, MLP, SHARED = "attn.qkv", "attn.proj.weight", "mlp.", "blocks.shared"
@@ -120,7 +120,7 @@ def condense_tensors(
         head_shares: p (heads of the learngene, heads of the ancestry model) of every layer.
         mlp_shares: p (MLPs of the learngene, layers of the ancestry model).
     """
-    table = table_of(spec)
+    table = get_table(spec)
     condensed = {name: state[name] for name in list_shapes(spec, spec.heads, 0)}
     for layer, p_TS in enumerate(head_shares):
         condensed |= mix_attention(condensed, table.block_name(layer, ""), spec.heads, p_TS)
@@ -141,7 +141,7 @@ def expand_tensors(
         head_shares: p (heads of the model, heads of the learngene) of every layer.
         mlp_shares: p (layers of the model, MLPs of the learngene).
     """
-    table, (count, sources) = table_of(spec), mlp_shares.shape
+    table, (count, sources) = get_table(spec), mlp_shares.shape
     expanded = {name: state[name] for name in state if not name.startswith(f"{SHARED}.")}
     for layer, p_TS in enumerate(head_shares):
         block = table.block_name(layer, "")
@@ -166,8 +166,8 @@ def list_shapes(spec: Spec, heads: int, mlps: int) -> dict[str, tuple[int, ...]]
         heads: stored attention heads of every block.
         mlps: stored MLPs.
     """
-    table, stored = table_of(spec), dict[str, tuple[int, ...]]()
-    for name, shape in shapes(spec).items():
+    table, stored = get_table(spec), dict[str, tuple[int, ...]]()
+    for name, shape in get_shapes(spec).items():
         block = table.block_of(name)
         inner = "" if block is None else table.inner_name(name)
         if table.is_head(name):

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from learngene_zoo.plugin import Spec, get_blocks, table_of
+from learngene_zoo.plugin import Spec, get_blocks, get_table
 
 
 @contextmanager
@@ -26,7 +26,7 @@ def record_magnitudes(
         model: the model.
         spec: its shape.
     """
-    attention, mlp = table_of(spec).branches(spec)
+    attention, mlp = get_table(spec).branches(spec)
     blocks: Any = get_blocks(model)
     stream = torch.zeros(spec.width, dtype=torch.float64)
     heads, hidden = (

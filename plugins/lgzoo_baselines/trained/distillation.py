@@ -28,8 +28,8 @@ from learngene_zoo.plugin import (
     Method,
     Part,
     adapt_rates,
+    compute_once,
     derive_seed,
-    once,
 )
 from lgzoo_baselines.trained.pretrain_finetune import (
     MINI,
@@ -119,7 +119,7 @@ class DistillationExtractor(Extractor):
             part, spec = run.part(name), size.with_(classes=task.classes, dense=task.dense)
             seed = derive_seed(part.seed, "init")
             student = assemble(spec, {}, seed=seed, scheme=self.init, **images)
-            trained[name] = once(
+            trained[name] = compute_once(
                 part, "distillation.distil", distil_model, self.each, [student, teacher, task]
             )
         return collect_models(config, trained, {"teacher": metrics} if metrics else {})
@@ -133,14 +133,14 @@ def distil_model(
     run: Run,
 ) -> tuple[StateDict, Json]:
     """Return the student's tensors after its training, without the head, and its metrics."""
-    from learngene_zoo.plugin import without_head
+    from learngene_zoo.plugin import remove_head
 
     spec, images = student.spec, student.input_format
     label = f"distilling {spec.layers} layer{'' if spec.layers == 1 else 's'} on {task.name}"
     state, metrics = train_with_teacher(
         settings, student.model(), spec, images, teacher, task, run, label
     )
-    return without_head(state, spec), metrics
+    return remove_head(state, spec), metrics
 
 
 DISTILLATION = Method(

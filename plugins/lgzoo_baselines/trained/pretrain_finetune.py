@@ -29,8 +29,8 @@ from learngene_zoo.plugin import (
     Target,
     Work,
     adapt_rates,
+    compute_once,
     derive_seed,
-    once,
 )
 from lgzoo_baselines.trained.stored_models import (
     DEPTHS,
@@ -119,7 +119,7 @@ class PretrainFinetuneExtractor(Extractor):
             part, spec = run.part(name), size.with_(classes=task.classes, dense=task.dense)
             seed = derive_seed(part.seed, "init")
             start = assemble(spec, {}, seed=seed, scheme=self.init, **inputs)
-            trained[name] = once(
+            trained[name] = compute_once(
                 part, "pretrain_finetune.train", train_model, self.training, [start, task]
             )
         return collect_models(config, trained, {})
@@ -127,10 +127,10 @@ class PretrainFinetuneExtractor(Extractor):
 
 def train_model(recipe: Recipe, start: Descendant, task: Task, run: Run) -> tuple[StateDict, Json]:
     """Return the tensors of one trained model, without its head, and its metrics."""
-    from learngene_zoo.plugin import fit, without_head
+    from learngene_zoo.plugin import fit, remove_head
 
     model = fit(start, task, recipe, run)
-    return without_head(model.state, model.spec), dict(model.provenance["metrics"])
+    return remove_head(model.state, model.spec), dict(model.provenance["metrics"])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ from learngene_zoo.plugin import (
     Target,
     Work,
     WrongCall,
-    details_of,
+    parse_details,
 )
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def find_stored_spec(config: LearngeneConfig, spec: Spec) -> Spec:
     """
     stored = list_stored_specs(config)
     for candidate in stored:
-        if _size(candidate) == _size(spec):
+        if _read_size(candidate) == _read_size(spec):
             return candidate
     depths, widths = ({getattr(size, name) for size in stored} for name in ("layers", "width"))
     has_other_width = spec.width not in widths or len(widths) > 1
@@ -155,7 +155,7 @@ def find_stored_spec(config: LearngeneConfig, spec: Spec) -> Spec:
 
 def list_stored_specs(config: LearngeneConfig) -> list[Spec]:
     """Return the shapes of the stored models, ascending. Raises `BadFile` for impossible ones."""
-    details = details_of(config, PretrainFinetuneDetails)
+    details = parse_details(config, PretrainFinetuneDetails)
     depths, widths = details.depths, details.widths
     is_valid = depths and len(set(depths)) == len(depths)
     if not is_valid or not MIN_DEPTH <= min(depths) <= max(depths) <= MAX_DEPTH:
@@ -171,5 +171,5 @@ def list_stored_specs(config: LearngeneConfig) -> list[Spec]:
         ) from None
 
 
-def _size(spec: Spec) -> tuple[int, int, int]:
+def _read_size(spec: Spec) -> tuple[int, int, int]:
     return spec.layers, spec.width, spec.heads

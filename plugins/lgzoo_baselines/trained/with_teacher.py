@@ -80,11 +80,11 @@ def prepare_teacher(
         recipe: of the ancestry model's fine-tuning, if this is not the task of its head.
         run: whose part `teacher` is the fine-tuning.
     """
-    from learngene_zoo.plugin import teacher_for, teacher_named
+    from learngene_zoo.plugin import open_teacher, train_teacher
 
     if name is None:
-        return teacher_for(ancestry, task, recipe, run)
-    return teacher_named(name, task, run)
+        return train_teacher(ancestry, task, recipe, run)
+    return open_teacher(name, task, run)
 
 
 def train_with_teacher(
@@ -111,24 +111,24 @@ def train_with_teacher(
     """
     from learngene_zoo.plugin import (
         Distilled,
+        get_state_dict,
         guide,
+        load_training_images,
+        make_objective,
         measure_validation,
-        objective_for,
-        state_of,
         train,
-        training_images,
     )
 
     recipe, share = settings.training, settings.share
     frozen = guide(teacher, images, run)
-    labels = objective_for(task, model, recipe, derive_seed(run.seed, "attributes"))
+    labels = make_objective(task, model, recipe, derive_seed(run.seed, "attributes"))
     imitation = build_imitation_loss(settings, spec, teacher, frozen, run)
     objective = Distilled(labels, model, frozen, imitation, (1 - share, share))
-    loader = training_images(task, images, recipe, run)
+    loader = load_training_images(task, images, recipe, run)
     for _ in train(objective, loader, recipe, run, label=label):
         pass
     metrics = measure_validation(model, task, images, recipe, run)
-    return state_of(model), {**metrics, "training_images": loader.images}
+    return get_state_dict(model), {**metrics, "training_images": loader.images}
 
 
 def build_imitation_loss(
@@ -150,9 +150,9 @@ def build_imitation_loss(
     Raises:
         WrongCall: where tokens count and the teacher's cannot be compared.
     """
-    from learngene_zoo.plugin import Descendant, LossSum, Teacher, TokenLoss, logits_loss
+    from learngene_zoo.plugin import Descendant, LossSum, Teacher, TokenLoss, make_logits_loss
 
-    logits = logits_loss(temperature=settings.temperature)
+    logits = make_logits_loss(temperature=settings.temperature)
     if not settings.tokens:
         return logits
     if not isinstance(frozen, Teacher):

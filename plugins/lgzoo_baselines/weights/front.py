@@ -36,7 +36,7 @@ from learngene_zoo.plugin import (
     Method,
     Spec,
     Target,
-    table_of,
+    get_table,
 )
 from lgzoo_baselines.blocks.block_choice import build_descendant, list_smaller_members, resize_like
 
@@ -133,7 +133,7 @@ class FrontExpander(Expander):
             source: the shape of the ancestry model.
             resized: the shape of the descendant.
         """
-        from learngene_zoo.plugin import shapes
+        from learngene_zoo.plugin import get_shapes
 
         x_LRC, mean_L, std_L = _read_frequencies(kind, stored, source)
         sizes = (len(names), *_get_matrix_shape(names[0], resized))
@@ -146,7 +146,7 @@ class FrontExpander(Expander):
         for block, name in enumerate(names):
             i = min(block, len(mean_L) - 1)
             tensor = x_LRC[block] * std_L[i] + mean_L[i]
-            tensors[name] = tensor.reshape(shapes(resized)[name]).float()
+            tensors[name] = tensor.reshape(get_shapes(resized)[name]).float()
         return tensors
 
 
@@ -155,10 +155,10 @@ def group_by_kind(spec: Spec) -> dict[str, list[str]]:
 
     The kind of a tensor of a block is `blocks.` and its name within the block.
     """
-    from learngene_zoo.plugin import shapes
+    from learngene_zoo.plugin import get_shapes
 
-    table, kinds = table_of(spec), dict[str, list[str]]()
-    for name in shapes(spec):
+    table, kinds = get_table(spec), dict[str, list[str]]()
+    for name in get_shapes(spec):
         if not table.is_head(name):
             is_outside = table.block_of(name) is None
             kind = name if is_outside else f"blocks.{table.inner_name(name)}"
@@ -168,9 +168,9 @@ def group_by_kind(spec: Spec) -> dict[str, list[str]]:
 
 def _get_matrix_shape(name: str, spec: Spec) -> tuple[int, int]:
     """Return rows and columns of a tensor that is taken as a matrix."""
-    from learngene_zoo.plugin import shapes
+    from learngene_zoo.plugin import get_shapes
 
-    shape = shapes(spec)[name]
+    shape = get_shapes(spec)[name]
     split = len(shape) - 1 if len(shape) == 3 else (len(shape) + 1) // 2
     return math.prod(shape[:split]), math.prod(shape[split:])
 

@@ -29,7 +29,7 @@ from learngene_zoo.plugin import (
     Spec,
     Target,
     WrongCall,
-    table_of,
+    get_table,
 )
 from lgzoo_baselines.blocks.block_choice import (
     BlockChoiceExtractor,
@@ -206,7 +206,7 @@ def _copy_rows(g: list[int], start: int, stop: int) -> Along:
 
 def _has_growing_axis(spec: Spec, name: str) -> bool:
     """Return whether a tensor has an axis that grows; a norm within heads has none."""
-    kind = table_of(spec).find(name)
+    kind = get_table(spec).find(name)
     return kind is not None and any(part in GROWING for axis in kind.axes for part in axis)
 
 

@@ -85,11 +85,11 @@ class LigoExtractor(Extractor):
         self, ancestries: Sequence[Ancestry], tasks: Sequence[Task], run: Run
     ) -> Learngene:
         """Return the learngene; nothing is computed."""
-        from learngene_zoo.plugin import without_head
+        from learngene_zoo.plugin import remove_head
 
         spec, state = ancestries[0].spec, ancestries[0].state
         return Learngene(
-            config=self.outline([spec]), state=without_head(state, spec) if self.store else {}
+            config=self.outline([spec]), state=remove_head(state, spec) if self.store else {}
         )
 
 

@@ -108,9 +108,9 @@ def select_elements(
     Raises:
         WrongCall: for a dimension that would grow.
     """
-    from learngene_zoo.plugin import axes_of, dimensions_of
+    from learngene_zoo.plugin import list_axes, list_dimensions
 
-    sizes_of = axes_of if whole_heads else dimensions_of
+    sizes_of = list_axes if whole_heads else list_dimensions
     before, after = sizes_of(larger), sizes_of(smaller)
     sizes = {axis: (size, after[axis]) for axis, size in before.items() if axis != "layers"}
     if whole_heads:  # the factors of a product of axes are selected one by one

@@ -38,8 +38,8 @@ from learngene_zoo.plugin import (
     Work,
     WrongCall,
     check_bounds,
-    once,
-    table_of,
+    compute_once,
+    get_table,
 )
 from lgzoo_baselines.blocks.block_choice import (
     Store,
@@ -91,12 +91,14 @@ class WeightSubcloningExtractor(Extractor):
         self, ancestries: Sequence[Ancestry], tasks: Sequence[Task], run: Run
     ) -> Learngene:
         """Return the ranking, step 1, a part of the run, beside the ancestry model's weights."""
-        from learngene_zoo.plugin import without_head
+        from learngene_zoo.plugin import remove_head
 
         ancestry, part = ancestries[0], run.part("ranking")
         inputs = [ancestry, tasks[0]]
-        importances = once(part, "weight_subcloning.ranking", rank_neurons, self.each, inputs).state
-        state = without_head(ancestry.state, ancestry.spec) if self.store else {}
+        importances = compute_once(
+            part, "weight_subcloning.ranking", rank_neurons, self.each, inputs
+        ).state
+        state = remove_head(ancestry.state, ancestry.spec) if self.store else {}
         return Learngene(
             config=self.outline([ancestry.spec]),
             state={**state, **{name: importances[name] for name in importances}},
@@ -182,7 +184,7 @@ class WeightSubcloningExpander(Expander):
         spec = target.whole_heads(larger).apply(larger)
         smaller = resize_like(larger, spec)
         check_smaller(smaller, larger)
-        blocks, table = choose_ends(larger.layers, smaller.layers), table_of(larger)
+        blocks, table = choose_ends(larger.layers, smaller.layers), get_table(larger)
         before, after = table.sizes(larger), table.sizes(smaller)
         indices = {axis: range(after[axis]) for axis in before if after[axis] < before[axis]}
         state = reorder_neurons(read_blocks(learngene, blocks, run), larger, learngene.state)
@@ -229,7 +231,7 @@ def reorder_neurons(state: StateDict, spec: Spec, importances: StateDict) -> Sta
 
     from learngene_zoo.plugin import map_axes
 
-    table = table_of(spec)
+    table = get_table(spec)
     width = _sort_neurons(importances, "width", (spec.width,))
     heads = _sort_neurons(importances, "heads", (spec.layers, spec.heads))
     hidden = _sort_neurons(importances, "hidden", (spec.layers, spec.hidden))
@@ -266,7 +268,7 @@ def rescale_weights(state: StateDict, larger: Spec, smaller: Spec) -> StateDict:
         larger: the shape of the ancestry model.
         smaller: the shape of the cut.
     """
-    table, rescaled = table_of(larger), dict(state)
+    table, rescaled = get_table(larger), dict(state)
     for name in state:
         kind = table.find(name)
         if kind is not None and kind.start in ("matrix", "deep") and len(kind.axes) > 1:

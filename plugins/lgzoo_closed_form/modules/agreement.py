@@ -23,8 +23,8 @@ from learngene_zoo.plugin import (
     Spec,
     derive_seed,
     get_blocks,
-    progress,
-    table_of,
+    get_table,
+    show_progress,
 )
 from lgzoo_closed_form.modules.curvature import Scores, extract_features
 from lgzoo_closed_form.modules.cutting import Selection
@@ -105,7 +105,7 @@ def evolve_factors(
         spread: their standard deviation around the start.
         run: seed and progress.
     """
-    bar = progress(range(evaluations), "evolving the ranking", run.progress)
+    bar = show_progress(range(evaluations), "evolving the ranking", run.progress)
     with closing(bar) as steps:
 
         def compute_loss(factors_N: torch.Tensor) -> float:
@@ -144,7 +144,7 @@ def mask_model(model: Model, spec: Spec, selection: Selection) -> Iterator[None]
     handles = []
     for number, block in enumerate(get_blocks(model)):
         inputs = (selection.list_channels(number, spec.head_width), selection.hidden[number])
-        for branch, indices in zip(table_of(spec).branches(spec), inputs):
+        for branch, indices in zip(get_table(spec).branches(spec), inputs):
             layer = block.get_submodule(branch.writer)
             size = spec.heads_width if branch.mixes else spec.hidden
             mask = torch.zeros(size)

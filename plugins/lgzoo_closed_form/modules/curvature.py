@@ -26,9 +26,9 @@ from learngene_zoo.plugin import (
     StateDict,
     TextSpec,
     compute_pooled,
-    progress,
-    table_of,
-    uniform,
+    draw_uniform,
+    get_table,
+    show_progress,
 )
 
 Scores = tuple[torch.Tensor, torch.Tensor]  # of heads (L, H) and of hidden neurons (L, M)
@@ -49,7 +49,7 @@ def draw_crops(image_CHW: torch.Tensor, seed: int, number: int, num_small: int) 
         num_small: how many small crops follow the large ones.
     """
     _, height, width = image_CHW.shape
-    draws_V4 = uniform(seed, [number], 4 * (GLOBAL + num_small)).reshape(-1, 4).tolist()
+    draws_V4 = draw_uniform(seed, [number], 4 * (GLOBAL + num_small)).reshape(-1, 4).tolist()
     crops = []
     for view, (area, shape, down, right) in enumerate(draws_V4):
         smallest, largest = LARGE if view < GLOBAL else SMALL
@@ -84,7 +84,7 @@ def draw_spans(
     inner = len(words) - 2
     if inner < 1:
         return words.repeat(GLOBAL + num_small, 1)
-    draws_V2 = uniform(seed, [number], 2 * (GLOBAL + num_small)).reshape(-1, 2).tolist()
+    draws_V2 = draw_uniform(seed, [number], 2 * (GLOBAL + num_small)).reshape(-1, 2).tolist()
     spans = []
     for view, (share, place) in enumerate(draws_V2):
         smallest, largest = LARGE if view < GLOBAL else SMALL
@@ -142,7 +142,7 @@ def measure_curvatures(
     weights = {name: weight for name, weight in model.named_parameters() if _is_writer(spec, name)}
     sums = {name: torch.zeros_like(weight, dtype=torch.float64) for name, weight in weights.items()}
     label = "curvature of the features' agreement"
-    for number, image_CHW in progress(enumerate(images_BCHW), label, has_progress):
+    for number, image_CHW in show_progress(enumerate(images_BCHW), label, has_progress):
         if isinstance(spec, TextSpec):
             crops_VCHW = draw_spans(image_CHW, seed, number, num_small, spec.pad_token or 0)
         else:
@@ -155,7 +155,7 @@ def measure_curvatures(
 
 def _is_writer(spec: Spec, name: str) -> bool:
     """Return whether a tensor is the weight that writes a block's values or hidden neurons."""
-    table = table_of(spec)
+    table = get_table(spec)
     # The values are last: in a layer with queries and keys, or in one after theirs.
     layers = [
         reader
@@ -172,7 +172,7 @@ def average_curvatures(curvature: StateDict, spec: Spec) -> Scores:
 
     Both are scaled to mean 1 over all blocks.
     """
-    table = table_of(spec)
+    table = get_table(spec)
     heads = torch.zeros(spec.layers, spec.heads, dtype=torch.float64)
     hidden = torch.zeros(spec.layers, spec.hidden, dtype=torch.float64)
     for name in curvature:

@@ -36,12 +36,12 @@ from learngene_zoo.plugin import (
     Model,
     Spec,
     StateDict,
-    axis_of_layers,
+    find_axis_of_layers,
     get_blocks,
+    get_table,
     map_axes,
-    only,
-    progress,
-    table_of,
+    select_tensors,
+    show_progress,
 )
 from lgzoo_closed_form.modules.anatomy import Linear, split_block
 from lgzoo_closed_form.modules.head_dims import narrow_heads
@@ -92,9 +92,9 @@ def cut_model(state: StateDict, spec: Spec, selection: Selection) -> StateDict:
     Learned rotary frequencies have numbers for each head of each block; they need the same number
     of heads in all blocks.
     """
-    table, parts = table_of(spec), dict(state)
+    table, parts = get_table(spec), dict(state)
     for name in state:
-        axis = axis_of_layers(table, name)
+        axis = find_axis_of_layers(table, name)
         if axis is not None:
             layer = spec.with_(layers=1)
             slices = [
@@ -104,7 +104,7 @@ def cut_model(state: StateDict, spec: Spec, selection: Selection) -> StateDict:
             parts[name] = torch.cat(slices, dim=axis)
     for number in range(spec.layers):
         names = {name for name in state if table.block_of(name) == number}
-        block = only(state, names.__contains__)
+        block = select_tensors(state, names.__contains__)
         axes = {"heads": selection.heads[number], "hidden": selection.hidden[number]}
         parts |= map_axes(block, spec, axes)
     return parts
@@ -129,7 +129,7 @@ def compensate_model(
         pictures: the images, and which of their tokens are recorded.
         absorption: penalty, and channels of the kept heads.
     """
-    table, parts = table_of(spec), dict(cut_model(state, spec, selection))
+    table, parts = get_table(spec), dict(cut_model(state, spec, selection))
     names = table.branches(spec)
     reads_qkv = absorption.head_dim is not None
     recordings_by_block = groupby(
@@ -307,7 +307,7 @@ def record_blocks(
     """
     tokens_BND, turns = embed_images(model, pictures.images), find_turns(model, pictures.images)
     weights_BK = pictures.weights.view_as(pictures.tokens)
-    blocks = progress(enumerate(turns), "passing through blocks", pictures.has_progress)
+    blocks = show_progress(enumerate(turns), "passing through blocks", pictures.has_progress)
     for number, turn in blocks:
         attention, mlp = split_block(model, number, turn)
         after = []

@@ -33,10 +33,10 @@ from learngene_zoo.plugin import (
     Spec,
     StateDict,
     WrongCall,
+    build_model,
     compute_logits,
-    model_of,
-    state_of,
-    table_of,
+    get_state_dict,
+    get_table,
 )
 from lgzoo_closed_form.modules.anatomy import split_block
 from lgzoo_closed_form.modules.cutting import record_blocks
@@ -65,12 +65,12 @@ def measure_importances(
     Raises:
         WrongCall: for `taylor` and a model without classes.
     """
-    spec, model = ancestry.spec, model_of(ancestry.spec, ancestry.state)
+    spec, model = ancestry.spec, build_model(ancestry.spec, ancestry.state)
     if criterion == "energy":
         heads_LH, hidden_LM = measure_energies(model, spec, pictures)
     else:
         if criterion == "magnitude":
-            weights = state_of(model)
+            weights = get_state_dict(model)
             masses = {name: weights[name].square() for name in weights}
         else:
             slopes = compute_slopes(model, spec, pictures.images)
@@ -117,7 +117,7 @@ def sum_by_index(masses: StateDict, spec: Spec, axis: str) -> torch.Tensor:
     Returns:
         The sums (L, size of the axis).
     """
-    table, sizes = table_of(spec), table_of(spec).sizes(spec)
+    table, sizes = get_table(spec), get_table(spec).sizes(spec)
     sums = torch.zeros(spec.layers, sizes[axis], dtype=torch.float64)
     for name in masses:
         block, kind = table.block_of(name), table.find(name)

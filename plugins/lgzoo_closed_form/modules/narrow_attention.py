@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import torch
 
-from learngene_zoo.plugin import table_of
+from learngene_zoo.plugin import get_table
 from lgzoo_closed_form.modules.anatomy import Linear
 from lgzoo_closed_form.modules.head_dims import HeadMaps, narrow_heads
 from lgzoo_closed_form.modules.ridge import Sums
@@ -80,7 +80,7 @@ def narrow_copied_heads(
         heads: the selected heads.
         channels: c.
     """
-    table = table_of(teacher.spec)
+    table = get_table(teacher.spec)
     names = table.branches(teacher.spec)[0]
     writer, (reader,) = table.block_name(number, f"{names.writer}.weight"), names.readers
     kind = table.find(writer)

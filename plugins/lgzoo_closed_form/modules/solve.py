@@ -16,12 +16,12 @@ from torch import nn
 from learngene_zoo.plugin import (
     Spec,
     StateDict,
+    build_model,
     fill_missing_tensors,
-    model_of,
-    only,
-    progress,
-    state_of,
-    table_of,
+    get_state_dict,
+    get_table,
+    select_tensors,
+    show_progress,
     take_blocks,
 )
 from lgzoo_closed_form.modules.anatomy import Branch, Linear, split_block
@@ -68,7 +68,7 @@ def measure_costs(teacher: StreamTeacher, rho: float) -> list[list[float]]:
         for compute, weight in zip(sums, weights)
     ]
     label, blocks = "measuring how well each block replaces those after it", range(depth)
-    for number in progress(blocks, label, pictures.has_progress):
+    for number in show_progress(blocks, label, pictures.has_progress):
         later = range(number + 1, depth)
         targets = [sums[block] for block in later]
         errors_KD = _measure_errors(teacher, number, targets, rho) if later else torch.zeros(0, 1)
@@ -187,7 +187,7 @@ def _take_last_norms(teacher: StreamTeacher, runs: Sequence[int]) -> StateDict:
 
     The sum that such a norm reads is solved towards that of the last block.
     """
-    table = table_of(teacher.spec)
+    table = get_table(teacher.spec)
     if not table.norms_after(teacher.spec):
         return {}
     norm = table.branches(teacher.spec)[-1].norm
@@ -248,12 +248,14 @@ def solve_descendant(
     if not solve:
         return copies.state
     pictures, streams = teacher.pictures, teacher.streams
-    model = model_of(spec, fill_missing_tensors(spec, copies.state, seed=0))
+    model = build_model(spec, fill_missing_tensors(spec, copies.state, seed=0))
     tokens_BNd = embed_images(model, pictures.images)
     turns = find_turns(model, pictures.images)
     ends = [*runs[1:], teacher.spec.layers]
     blocks = enumerate(zip(turns, runs, ends))
-    for number, (turn, source, end) in progress(blocks, "solving blocks", pictures.has_progress):
+    for number, (turn, source, end) in show_progress(
+        blocks, "solving blocks", pictures.has_progress
+    ):
         attention, mlp = split_block(model, number, turn)
         if P_dD is None and _is_unchanged(teacher.spec, runs, number):
             for first, batch in iterate_batches(tokens_BNd):
@@ -288,7 +290,7 @@ def solve_descendant(
             tokens_BNd,
         )
     names = set(copies.state)
-    return only(state_of(model), names.__contains__)
+    return select_tensors(get_state_dict(model), names.__contains__)
 
 
 def _select_readers(

@@ -33,8 +33,8 @@ from learngene_zoo.plugin import (
     Spec,
     StateDict,
     get_blocks,
-    progress,
     read_json,
+    show_progress,
     write_json,
 )
 from lgzoo_closed_form.modules.anatomy import Branch, run_stem, split_block
@@ -150,7 +150,7 @@ def record_streams(
     widths: dict[str, int] = {}
     batches = iterate_batches(pictures.images)
     label = "recording what blocks read and write"
-    for first, images_BCHW in progress(batches, label, pictures.has_progress):
+    for first, images_BCHW in show_progress(batches, label, pictures.has_progress):
         for kind, number, tokens_BND in trace_streams(model, images_BCHW, in_bfloat16):
             rows = pictures.select_rows(tokens_BND, first)
             widths[kind] = rows.shape[1]

@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from learngene_zoo.plugin import Along, Spec, StateDict, map_axes, only, table_of
+from learngene_zoo.plugin import Along, Spec, StateDict, get_table, map_axes, select_tensors
 from lgzoo_closed_form.modules.streams import Pictures, Streams
 
 
@@ -98,7 +98,7 @@ def narrow_parts(
         heads: the heads to keep of each of these blocks.
         neurons: the hidden neurons to keep of each.
     """
-    table = table_of(spec)
+    table = get_table(spec)
     parts = dict(narrow_stem(state, spec, P_dD))
     for name in parts:
         kind = table.find(name)
@@ -136,7 +136,7 @@ def narrow_block(
         heads: the heads to keep.
         neurons: the hidden neurons to keep.
     """
-    table, factor = table_of(spec), (spec.width / len(P_dD)) ** 0.5
+    table, factor = get_table(spec), (spec.width / len(P_dD)) ** 0.5
     block = {table.block_name(0, name): tensor.double() for name, tensor in block.items()}
     mean = torch.full_like(P_dD, 1 / spec.width)  # a layer scale is one number here
     stream = Along(write=P_dD, read=factor * P_dD, scale=mean)
@@ -155,7 +155,7 @@ def fold_norms(block: StateDict, spec: Spec) -> StateDict:
         block: the tensors of block 0 of a model of this shape.
         spec: the shape.
     """
-    parts, table = dict(block), table_of(spec)
+    parts, table = dict(block), get_table(spec)
     for branch in table.branches(spec):
         gain, shift = (
             parts.pop(table.block_name(0, f"{branch.norm}.{part}")) for part in ("weight", "bias")
@@ -200,4 +200,4 @@ def _level_scale(parts: dict[str, torch.Tensor], scale: str, writer: str) -> Non
 
 def narrow_stem(state: StateDict, spec: Spec, P_dD: torch.Tensor) -> StateDict:
     """Return the stem's tensors, all of which write into the stream, for the narrow one."""
-    return map_axes(only(state, table_of(spec).is_stem), spec, {"width": P_dD})
+    return map_axes(select_tensors(state, get_table(spec).is_stem), spec, {"width": P_dD})

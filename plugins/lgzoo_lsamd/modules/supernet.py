@@ -30,24 +30,24 @@ from learngene_zoo.plugin import (
     Loader,
     TextSpec,
     WrongCall,
+    build_model,
+    choose_batch_size,
+    choose_metric,
     compute_logits,
     count_terms,
     derive_seed,
-    evaluation_batch_size,
     fill_missing_tensors,
     gather_values,
     get_blocks,
     get_classifier,
+    get_shapes,
+    get_world_size,
     join,
-    metric_for,
-    model_of,
-    only,
+    make_parameter_groups,
     open_device,
-    parameter_groups,
     pool_words,
-    shapes,
-    without_head,
-    world,
+    remove_head,
+    select_tensors,
 )
 from lgzoo_lsamd.blocks import SearchResult
 
@@ -368,8 +368,8 @@ def attach_head(ancestry: Ancestry, task: Task, run: Run) -> Model:
     """
     spec = ancestry.spec.with_(classes=task.classes, dense=task.dense)
     # Without pooling, if the head is for pixels.
-    body = only(without_head(ancestry.state, spec), shapes(spec).__contains__)
-    model = model_of(spec, fill_missing_tensors(spec, body, derive_seed(run.seed, "head")))
+    body = select_tensors(remove_head(ancestry.state, spec), get_shapes(spec).__contains__)
+    model = build_model(spec, fill_missing_tensors(spec, body, derive_seed(run.seed, "head")))
     if task.is_text:
         # Imported here: a search on images runs none of it.
         from learngene_zoo.plugin import compute_features, spread_pooled
@@ -431,7 +431,7 @@ def group_parameters(
     }
     groups = [
         {**group, "params": [p for p in group["params"] if id(p) not in routers]}
-        for group in parameter_groups(module, recipe)
+        for group in make_parameter_groups(module, recipe)
     ]
     apart = {
         "params": list(routers.values()),
@@ -446,9 +446,9 @@ def check_pieces(loader: Batches, recipe: Recipe) -> None:
 
     Raises `WrongCall` if they would not.
     """
-    if loader.images < recipe.batch_size and recipe.accumulate > loader.images // world():
+    if loader.images < recipe.batch_size and recipe.accumulate > loader.images // get_world_size():
         raise WrongCall(
-            f"{loader.images} images cannot be shared by {world()} processes in "
+            f"{loader.images} images cannot be shared by {get_world_size()} processes in "
             f"{recipe.accumulate} pieces each; "
             "use fewer processes, or a smaller --accumulate"
         )
@@ -489,9 +489,9 @@ def measure_preferences(
     Raises:
         BadData: for an empty split.
     """
-    device, metric = open_device(run), metric_for(task)
+    device, metric = open_device(run), choose_metric(task)
     join(run.device_name)
-    size = batch_size or evaluation_batch_size(metric, input_format)
+    size = batch_size or choose_batch_size(metric, input_format)
     loader = Loader(
         task, "validation", input_format, batch_size=size, workers=run.workers, drop_last=False
     )

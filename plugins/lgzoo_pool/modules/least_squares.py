@@ -40,9 +40,9 @@ from learngene_zoo.plugin import (
     Run,
     StateDict,
     Task,
+    get_world_size,
     open_device,
     sample_images,
-    world,
 )
 from lgzoo_pool.modules.network import StitchedNetwork
 from lgzoo_pool.paths import Stitch, StitchLayout
@@ -151,7 +151,7 @@ def compute_moments(network: StitchedNetwork, batches: Iterable[torch.Tensor]) -
         if len(images_BCHW):
             anchors = range(len(network.anchors))
             moments.add([network.compute_streams(images_BCHW, anchor) for anchor in anchors])
-    if world() > 1:
+    if get_world_size() > 1:
         for total in (*moments.gram.values(), *moments.cross.values(), *moments.norm.values()):
             dist.all_reduce(total)
     return moments

@@ -22,9 +22,9 @@ from learngene_zoo.plugin import (
     Run,
     Spec,
     StateDict,
+    build_model,
     derive_seed,
     evaluate_each,
-    model_of,
 )
 from lgzoo_pool.paths import BlockSpan, Path, Stitch, StitchLayout
 
@@ -159,7 +159,7 @@ def build_network(specs: Sequence[Spec], layout: StitchLayout, state: StateDict)
         BadFile: for an anchor that does not fit.
     """
     anchors = [
-        model_of(spec, select_prefix(f"anchors.{i}.", state)) for i, spec in enumerate(specs)
+        build_model(spec, select_prefix(f"anchors.{i}.", state)) for i, spec in enumerate(specs)
     ]
     network = StitchedNetwork(anchors, layout)
     network.set_stitches(state)

@@ -46,8 +46,8 @@ from learngene_zoo.plugin import (
     Task,
     count_terms,
     derive_seed,
-    logits_loss,
-    objective_for,
+    make_logits_loss,
+    make_objective,
 )
 from lgzoo_pool.modules.network import PathModel, StitchedNetwork, list_stitch_shapes
 from lgzoo_pool.paths import Path, StitchLayout
@@ -104,9 +104,9 @@ class SampledPaths(nn.Module):
         for anchor, path_model in self.models.items():
             model = cast("VisionTransformer", path_model)
             attributes_seed = derive_seed(seed, "attributes", anchor)
-            objective = objective_for(task, model, settings.recipe, attributes_seed)
+            objective = make_objective(task, model, settings.recipe, attributes_seed)
             if teacher is not None and settings.guidance != "none":
-                imitation = logits_loss(settings.guidance, settings.temperature)
+                imitation = make_logits_loss(settings.guidance, settings.temperature)
                 if tokens:
                     imitation = LossSum([(1.0, imitation), (settings.tokens, tokens(anchor))])
                 shares = (1 - settings.share, settings.share)
@@ -176,7 +176,9 @@ class Imitation(nn.Module):
         `outputs` are the student's features, `target` the ancestry model's.
         """
         tau, reduction = self.settings.tau, self.settings.reduction
-        losses = {"prediction": prediction_loss(outputs.logits, target.logits, tau, reduction)}
+        losses = {
+            "prediction": compute_prediction_loss(outputs.logits, target.logits, tau, reduction)
+        }
         if self.levels:
             losses["block"] = self._sum(self.blocks, outputs.blocks, target.blocks)
             losses["attention"] = self._sum(self.attentions, outputs.attentions, target.attentions)
@@ -201,7 +203,7 @@ def compute_distance(tokens_BND: torch.Tensor, target_BND: torch.Tensor) -> torc
     return functional.mse_loss(tokens_BND.float(), target_BND.float())
 
 
-def prediction_loss(
+def compute_prediction_loss(
     student: torch.Tensor,
     teacher: torch.Tensor,
     tau: float = 1.0,

@@ -28,7 +28,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from learngene_zoo.plugin import Spec, ViTSpec, WrongCall, require_pictures, shapes
+from learngene_zoo.plugin import Spec, ViTSpec, WrongCall, get_shapes, require_pictures
 from lgzoo_tal.hypernet_spec import CUTOFF
 
 Shape = tuple[int, ...]
@@ -84,7 +84,7 @@ class Graph:
     class_weight: str = "head.weight"
     class_bias: str = "head.bias"
     last: int = 3  # the number of nodes after the last block, without the sink's
-    # The matrices that are predicted as (outputs, inputs), as `shapes` has them, and transposed.
+    # The matrices that are predicted as (outputs, inputs), as in `get_shapes`, and transposed.
     transposed: frozenset[str] = frozenset()
     joint: str = ".qkv."  # in the names of the layers of queries, keys and values
     # The ends of the names of the tensors that write to the residual stream.
@@ -140,7 +140,7 @@ def build_graph(
     check_sink(spec, sink)
     topology = _build_topology(spec.layers, msa, sink is not None, cutoff)
     side = isqrt(require_pictures(spec).patches)
-    known_shapes = {**shapes(spec), "pos_embed": (1, spec.width, side, side)}
+    known_shapes = {**get_shapes(spec), "pos_embed": (1, spec.width, side, side)}
     if sink is not None:
         known_shapes |= {SINK[0]: sink, SINK[1]: sink[:1]}
     return Graph(

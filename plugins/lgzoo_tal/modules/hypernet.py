@@ -34,10 +34,10 @@ from learngene_zoo.plugin import (
     StateDict,
     allocate_tensors,
     derive_seed,
+    draw_uniform,
+    get_shapes,
     open_device,
-    shapes,
-    shapes_in,
-    uniform,
+    read_shapes,
 )
 from lgzoo_tal.hypernet_spec import HypernetSpec
 from lgzoo_tal.modules.conv_decoder import MatrixDecoder, VectorDecoder
@@ -300,7 +300,7 @@ def build_frozen_hypernet(spec: HypernetSpec, state: StateDict) -> Hypernet:
 
     Raises `BadFile` as `check_shapes` does.
     """
-    check_shapes(spec, shapes_in(state))
+    check_shapes(spec, read_shapes(state))
     hypernet = Hypernet(spec, seed=None)
     hypernet.load_state_dict(
         {name: state[name].float() for name in hypernet.state_dict()}, strict=True, assign=True
@@ -361,7 +361,7 @@ def compute_class_position(width: int) -> Tensor:
     write into it.
     """
     first_d, second_d = (
-        uniform(derive_seed(0, "class position"), range(width), 2).astype(np.float64).T
+        draw_uniform(derive_seed(0, "class position"), range(width), 2).astype(np.float64).T
     )
     normal_d = np.sqrt(-2 * np.log1p(-first_d)) * np.cos(2 * np.pi * second_d)
     with torch.inference_mode(False):
@@ -370,7 +370,7 @@ def compute_class_position(width: int) -> Tensor:
 
 def _list_shapes(graph: Graph) -> dict[str, tuple[int, ...]]:
     """Return the shapes of all predicted parameters in the model's order, the sink's last."""
-    known = shapes(graph.spec)
+    known = get_shapes(graph.spec)
     added = {name: graph.shapes[node] for name, node in graph.sources.items() if name not in known}
     return known | {name: shape for name, shape in added.items() if shape is not None}
 

@@ -34,8 +34,8 @@ from learngene_zoo.plugin import (
     Spec,
     StateDict,
     WrongCall,
+    get_shapes,
     require_pictures,
-    shapes,
 )
 from lgzoo_tal.architectures import derive_plain_spec
 from lgzoo_tal.hypernet_spec import ANCESTRY, HypernetSpec, Start
@@ -87,7 +87,7 @@ def list_inherited_names(spec: Spec, start: Start) -> list[str]:
     matrices = tuple(f"{layer}.weight" for layer in (*READERS, *WRITERS))
     return [
         name
-        for name in shapes(spec)
+        for name in get_shapes(spec)
         if not name.startswith("head.")
         and (start == "projections" or name in STEM or name.endswith(matrices))
     ]
@@ -178,10 +178,10 @@ def normalise_tensors(state: StateDict, spec: Spec, plain: Spec, start: Start) -
             if gamma != name and gamma in state:
                 factor = state[gamma].float()
                 tensor = tensor * (factor[:, None] if tensor.dim() == 2 else factor)
-        if tuple(tensor.shape) != shapes(plain)[name]:
+        if tuple(tensor.shape) != get_shapes(plain)[name]:
             raise WrongCall(
                 f"the ancestry model's {name} has shape {tuple(tensor.shape)}; pith inherits from "
-                f"ViTs in which it is {shapes(plain)[name]}"
+                f"ViTs in which it is {get_shapes(plain)[name]}"
             )
         tensors[name] = tensor.contiguous()
     return tensors
@@ -216,7 +216,7 @@ class Inheritance:
         directions: Tensor | None = None,
     ) -> None:
         for name in list_inherited_names(spec, hypernet.start):
-            if name not in tensors or tuple(tensors[name].shape) != shapes(spec)[name]:
+            if name not in tensors or tuple(tensors[name].shape) != get_shapes(spec)[name]:
                 raise BadFile(f"the learngene's {name} of its ancestry model is missing or damaged")
         if hypernet.start == "projections" and (
             directions is None or tuple(directions.shape) != (spec.width, spec.width)

@@ -43,12 +43,12 @@ from learngene_zoo.plugin import (
     CLASS_LOSS,
     Attribute,
     Spec,
-    attribute_loss,
+    build_empty,
+    compute_attribute_loss,
+    compute_divergence,
     compute_pooled,
     count_attributes,
     derive_seed,
-    divergence,
-    empty,
 )
 from lgzoo_tal.architectures import pick_architecture
 from lgzoo_tal.config import Guidance
@@ -108,7 +108,7 @@ class Guide:
         student, teacher = functional.linear(student_BND, *matrix).float(), teacher_BNE.float()
         if settings.axis == "positions":
             student, teacher = student.transpose(1, 2), teacher.transpose(1, 2)
-        distance = divergence(student, teacher, settings.temperature, settings.direction)
+        distance = compute_divergence(student, teacher, settings.temperature, settings.direction)
         return distance / classes if settings.reduction == "classes" else distance
 
 
@@ -246,7 +246,7 @@ class MetaObjective(nn.Module):
             ).float()
             split, truths = outputs.split(task_spec.outputs, dim=1), batch.attributes.unbind(dim=1)
             for attribute, output, truth_B in zip(task_spec.attributes, split, truths, strict=True):
-                losses[f"attributes/{attribute.name}"] = attribute_loss(output, truth_B)
+                losses[f"attributes/{attribute.name}"] = compute_attribute_loss(output, truth_B)
         return losses
 
     @property
@@ -308,7 +308,7 @@ class _Body(nn.Module):
 # A set has a few hundred shapes at most, and a module without weights is small.
 @lru_cache(maxsize=512)
 def _build_body(spec: Spec) -> _Body:
-    return _Body(empty(spec))
+    return _Body(build_empty(spec))
 
 
 @lru_cache(maxsize=256)

@@ -23,10 +23,10 @@ from learngene_zoo.plugin import (
     Run,
     StateDict,
     WrongCall,
-    details_of,
+    compute_sha256,
     fetch_from_hub,
-    licence_on_card,
-    sha256,
+    parse_details,
+    read_card_licence,
 )
 from lgzoo_tal.hypernet_spec import (
     Decoder,
@@ -69,7 +69,7 @@ def import_checkpoint(
         raise WrongCall(
             f"{reference} is a hypernetwork of another kind; read it with `lgzoo extract {method}`"
         )
-    details = replace(details_of(config, HypernetDetails), hypernet=spec, released=release)
+    details = replace(parse_details(config, HypernetDetails), hypernet=spec, released=release)
     return Learngene(
         config=config.with_details(details),
         state={to_learngene_name(name): tensor for name, tensor in state.items()},
@@ -90,7 +90,7 @@ def fetch_checkpoint(reference: str, *, offline: bool = False) -> tuple[Path, Re
                 "hf-hub:organisation/name/file, for example "
                 "hf-hub:SamsungSAILMontreal/ghn3/ghn3tm8.pt"
             )
-        return path, Release(reference=reference, sha256=sha256(path))
+        return path, Release(reference=reference, sha256=compute_sha256(path))
     match = _FILE_ON_HUB.fullmatch(name)
     if match is None:
         raise WrongCall(
@@ -98,9 +98,9 @@ def fetch_checkpoint(reference: str, *, offline: bool = False) -> tuple[Path, Re
         )
     repository, filename, revision = match.groups()
     file = fetch_from_hub(Repository(repository, revision), filename, offline=offline)
-    licence = licence_on_card(Repository(repository, file.commit), offline=offline)
+    licence = read_card_licence(Repository(repository, file.commit), offline=offline)
     return file.path, Release(
-        reference=reference, sha256=sha256(file.path), revision=file.commit, licence=licence
+        reference=reference, sha256=compute_sha256(file.path), revision=file.commit, licence=licence
     )
 
 

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from learngene_zoo.plugin import Spec, StateDict, Table, derive_seed, table_of
+from learngene_zoo.plugin import Spec, StateDict, Table, derive_seed, get_table
 from lgzoo_tal.hypernet_spec import Post
 from lgzoo_tal.modules.graph import NORM, POSITIONS, Graph, Shape
 
@@ -260,7 +260,7 @@ def process_tensors(tensors: StateDict, post: Post, seed: int, spec: Spec) -> St
     """
     if post == "none":
         return tensors
-    table = table_of(spec)
+    table = get_table(spec)
     return {
         name: _process_tensor(tensor, name, post, seed)
         if _is_processed(name, tensor, table)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from learngene_zoo.plugin import BadFile, Spec, StateDict, shapes, table_of
+from learngene_zoo.plugin import BadFile, Spec, StateDict, get_shapes, get_table
 from lgzoo_tal.hypernet_spec import ANCESTRY
 from lgzoo_tal.modules.directions import sort_directions
 from lgzoo_tal.modules.narrowing import build_projection
@@ -24,7 +24,7 @@ MAX_STORED = 2**26  # elements of narrowed embeddings in memory; a training has 
 
 def list_embeddings(spec: Spec) -> list[str]:
     """Return the names of a model's embeddings: of words, then of positions."""
-    return [kind.name for kind in table_of(spec).stem if kind.present(spec)]
+    return [kind.name for kind in get_table(spec).stem if kind.present(spec)]
 
 
 def store_embeddings(state: StateDict, spec: Spec) -> StateDict:
@@ -37,7 +37,7 @@ def read_tables(state: StateDict, spec: Spec, where: str) -> Tables:
 
     Raises `BadFile` if one is missing or has another shape; `where` names the learngene.
     """
-    expected = shapes(spec)
+    expected = get_shapes(spec)
     for name in list_embeddings(spec):
         stored = state.get(f"{ANCESTRY}{name}")
         if stored is None or tuple(stored.shape) != expected[name]:

@@ -27,7 +27,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from learngene_zoo.plugin import Spec, WrongCall, shapes, table_of
+from learngene_zoo.plugin import Spec, WrongCall, get_shapes, get_table
 from lgzoo_tal.modules.graph import (
     BIAS,
     CONV,
@@ -76,7 +76,7 @@ def build_text_graph(
     """
     check_text_spec(spec)
     check_sink(spec, sink)
-    table = table_of(spec)
+    table = get_table(spec)
     heads = [kind.name for kind in table.head if kind.present(spec)]
     classifier = heads[0] if heads and head is None else ""
     name = head[0] if head else classifier
@@ -84,7 +84,7 @@ def build_text_graph(
     reversed_names = {
         full for full, kind, _ in table.parameters(spec) if transposed and kind.reads == 0
     }
-    known = shapes(spec) | ({head[0]: head[1]} if head else {})
+    known = get_shapes(spec) | ({head[0]: head[1]} if head else {})
     known |= {full: known[full][::-1] for full in reversed_names if len(known[full]) == 2}
     if sink is not None:
         known |= {SINK[0]: sink, SINK[1]: sink[:1]}
@@ -105,7 +105,7 @@ def build_text_graph(
 
 def check_text_spec(spec: Spec) -> None:
     """Raise `WrongCall` for a model that hypernetworks do not predict."""
-    table = table_of(spec)
+    table = get_table(spec)
     if table.norms_after(spec) or any(len(part.readers) > 1 for part in table.branches(spec)):
         raise WrongCall(
             f"hypernetworks do not predict models of the family {spec.family!r}: its norms come "
@@ -117,7 +117,7 @@ def check_text_spec(spec: Spec) -> None:
 
 def _list_nodes(spec: Spec, head: str, msa: bool, sink: bool) -> tuple[_TextNode, ...]:
     """Return all nodes in the order of the released code."""
-    table = table_of(spec)
+    table = get_table(spec)
     nodes = [_TextNode(INPUT, None, ())]
     nodes += [_TextNode(POSITIONS, kind.name, (0,)) for kind in table.stem]
     embeddings = tuple(range(1, len(nodes)))
