@@ -5,6 +5,7 @@ A remedy that is an argument is named as in Python (`force=True`); the command l
 
 import errno
 import re
+import warnings
 from collections.abc import Iterable
 
 
@@ -250,3 +251,13 @@ def _list_similar(got: str, names: Iterable[str]) -> str:
 
     similar = get_close_matches(got, names, MAX_NEAR, cutoff=0.5)
     return f"similar: {', '.join(similar)}; " if similar else ""
+
+
+def warn_of_new_name(module: str, former: str, name: str) -> str:
+    """Return the name of a function that had another one, with a `DeprecationWarning`."""
+    warnings.warn(
+        f"{former} of {module} is now called {name}; the former name will be removed",
+        DeprecationWarning,
+        stacklevel=3,
+    )
+    return name

@@ -71,3 +71,13 @@ def test_every_directive_follows_its_entry() -> None:
             module = directive.replace(".", "/")
             package = f"{Path(module).parent}/__init__"
             assert {module, str(Path(module).parent), package} & set(listed), directive
+
+
+def test_the_names_of_version_1_0_0_still_work_with_a_warning() -> None:
+    assert not plugin.FORMER_NAMES.keys() & set(plugin.__all__)
+    for former, name in plugin.FORMER_NAMES.items():
+        with pytest.warns(DeprecationWarning, match=f"{former} of .* is now called {name}"):
+            assert getattr(plugin, former) is getattr(plugin, name)
+    with pytest.warns(DeprecationWarning, match="tiny_task of .* is now called make_tiny_task"):
+        from learngene_zoo.testing import tiny_task  # type: ignore[attr-defined]
+    assert tiny_task is testing.make_tiny_task

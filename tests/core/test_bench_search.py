@@ -373,7 +373,9 @@ def test_untuned_arms_of_a_wide_ancestry_model_have_the_rates_of_fine_tuning(
     spec = BertSpec(
         layers=2, width=384, heads=6, classes=0, vocabulary=40, positions=12, pad_token=0
     )
-    monkeypatch.setattr("learngene_zoo.bench.grid.tuning.read_ancestry_spec", lambda name, offline: spec)
+    monkeypatch.setattr(
+        "learngene_zoo.bench.grid.tuning.read_ancestry_spec", lambda name, offline: spec
+    )
     [texts, *_] = apply_default_rates(build("wide"))
     assert (texts.arm.name, texts.recipe.lr, texts.recipe.layer_decay) == ("first_k", 2.5e-4, 1.0)
 
