@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 import torch
 
 import machine
-from closed_form_truncation import JUDGED, PIXELS, Cell, build_model
+from closed_form_truncation import JUDGED, PIXELS, Cell, build_variant
 from command_line import read_arguments
 from finetune_rates import choose_images
 from learngene_zoo import lifecycle
@@ -120,7 +120,7 @@ def build_descendant(recorded: Recorded, cell: Cell) -> tuple[Descendant, float]
     """Return a descendant, and the objective of its cut."""
     opened, teacher, costs, settings = recorded
     cut = find_best_cuts(costs, cell.depth)[cell.layers - 1]
-    module = build_model(teacher, cell, cut.runs, settings)
+    module = build_variant(teacher, cell, cut.runs, settings)
     body = opened.spec.with_(
         layers=cell.layers, width=cell.width, heads=cell.width // opened.spec.head_width, classes=0
     )

@@ -102,7 +102,7 @@ def measure_task(name: str, ancestry: str, task_name: str) -> None:
     for cell in cells:
         cut = choose_cut(costs, cell.layers)
         size = truncation.Cell(name, task_name, cell.layers, cell.width, cut.depth)
-        model = truncation.build_model(teacher, size, cut.runs, settings, cell.heads)
+        model = truncation.build_variant(teacher, size, cut.runs, settings, cell.heads)
         train, held_out = (
             compute_features(model, task, split, opened.input_format, run, images=truncation.JUDGED)
             for split in ("train", "validation")

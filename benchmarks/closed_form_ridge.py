@@ -103,7 +103,7 @@ def measure_task(name: str, ancestry: str, task_name: str) -> None:
             if arm == "chosen":
                 solving.solve_layers = solve_with_chosen_penalty
             try:
-                model = truncation.build_model(teacher, cell, cut.runs, Calibration(ridge=rho))
+                model = truncation.build_variant(teacher, cell, cut.runs, Calibration(ridge=rho))
             finally:
                 solving.solve_layers = original
             train, held_out = (

@@ -99,7 +99,7 @@ def measure_arm(name: str, ancestry: str, images: int, tokens: int) -> None:
         cut = choose_cut(costs[plain], layers)
         size = (layers, width, cut.depth)
         if size not in built:
-            model, _ = trials.build_model(teacher, layers, width, (cut.runs, cut.depth), settings)
+            model, _ = trials.build_variant(teacher, layers, width, (cut.runs, cut.depth), settings)
             built[size] = {
                 task: trials.measure_probes(model, tasks[task], opened.input_format, run)
                 for task in tasks

@@ -95,7 +95,7 @@ def measure_task(name: str, ancestry: str, task_name: str) -> list[dict[str, Any
     for layers in LAYERS:
         cut = choose_cut(costs, layers)
         cell = truncation.Cell(name, task_name, layers, spec.width, cut.depth)
-        whole = truncation.build_model(teacher, cell, cut.runs, settings)
+        whole = truncation.build_variant(teacher, cell, cut.runs, settings)
         units, depth, objective = choose_units(halves, layers * sum(PRICES))
         half = build_from_units(teacher, units, depth, settings.ridge)
         row: dict[str, Any] = {
