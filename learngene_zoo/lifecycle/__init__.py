@@ -9,6 +9,8 @@ from learngene_zoo.lifecycle.analyse import probe as probe
 from learngene_zoo.lifecycle.analyse import recommend as recommend
 from learngene_zoo.lifecycle.conversion import Conversion as Conversion
 from learngene_zoo.lifecycle.conversion import convert as convert
+from learngene_zoo.lifecycle.expansion import expand as expand
+from learngene_zoo.lifecycle.extraction import extract as extract
 from learngene_zoo.lifecycle.finetuning import AUTO_SETTINGS as AUTO_SETTINGS
 from learngene_zoo.lifecycle.finetuning import FinetuneConfig as FinetuneConfig
 from learngene_zoo.lifecycle.finetuning import finetune as finetune
@@ -19,8 +21,6 @@ from learngene_zoo.lifecycle.language import TextSizes as TextSizes
 from learngene_zoo.lifecycle.language import list_language_families as list_language_families
 from learngene_zoo.lifecycle.language import train_language as train_language
 from learngene_zoo.lifecycle.learngenes import check_returned as check_returned
-from learngene_zoo.lifecycle.learngenes import expand as expand
-from learngene_zoo.lifecycle.learngenes import extract as extract
 from learngene_zoo.lifecycle.learngenes import plan as plan
 from learngene_zoo.lifecycle.learngenes import plot as plot
 from learngene_zoo.lifecycle.models import TRAIN as TRAIN

@@ -13,7 +13,7 @@ from learngene_zoo.artifacts.arguments import refuse_unknown_arguments
 from learngene_zoo.artifacts.records import TASKS, parse_reference, parse_task
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.text_format import TextFormat
-from learngene_zoo.lifecycle.learngenes import expand
+from learngene_zoo.lifecycle.expansion import expand
 from learngene_zoo.lifecycle.opening import (
     make_run,
     note_other_cut,

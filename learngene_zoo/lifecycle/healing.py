@@ -24,11 +24,15 @@ from learngene_zoo.artifacts.records import (
     read_provenance,
 )
 from learngene_zoo.errors import WrongCall
+from learngene_zoo.lifecycle.healing_rounds.building import (
+    BLOCK_RECORDS,
+    build_in_rounds,
+    remove_work,
+)
+from learngene_zoo.lifecycle.healing_rounds.sizes import check_unchanged, plan_rounds
 from learngene_zoo.lifecycle.learngenes import locate_own_data
 from learngene_zoo.lifecycle.opening import make_run, recall_origins
 from learngene_zoo.lifecycle.rates import check_text_recipe, choose_fit, choose_heal_rate
-from learngene_zoo.lifecycle.round_sizes import check_unchanged, plan_rounds
-from learngene_zoo.lifecycle.rounds import BLOCK_RECORDS, build_in_rounds, remove_work
 from learngene_zoo.lifecycle.training_warnings import ignore_training_warnings, warn
 from learngene_zoo.pretrained.sources import check_source
 from learngene_zoo.pretrained.timm_model import open_model

@@ -226,12 +226,12 @@ def _extract_with_a_kill(case: Case, steps: int, out: Path) -> Learngene:
         )
 
     with (
-        mock.patch("learngene_zoo.lifecycle.learngenes.check_source", return_value=None),
+        mock.patch("learngene_zoo.lifecycle.extraction.check_source", return_value=None),
         mock.patch(
             "learngene_zoo.pretrained.ancestry.open_ancestry", lambda source, **_: sources[source]
         ),
         mock.patch(
-            "learngene_zoo.lifecycle.learngenes.open_task", lambda reference, **_: data[reference]
+            "learngene_zoo.lifecycle.extraction.open_task", lambda reference, **_: data[reference]
         ),
     ):
         if not steps:

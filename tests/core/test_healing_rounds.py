@@ -17,8 +17,8 @@ import learngene_zoo as lg
 from learngene_zoo.artifacts.descendant import Descendant, assemble, load_descendant
 from learngene_zoo.errors import Refused, WrongCall
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.lifecycle import rounds
-from learngene_zoo.lifecycle.round_sizes import plan_rounds
+from learngene_zoo.lifecycle.healing_rounds import building as rounds
+from learngene_zoo.lifecycle.healing_rounds.sizes import plan_rounds
 from learngene_zoo.runs.run import Run
 from learngene_zoo.storage import fingerprint_of_state
 from learngene_zoo.training import loop

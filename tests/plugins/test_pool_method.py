@@ -356,9 +356,9 @@ def _extract(place: Path, ancestry: Ancestry, **settings: Any) -> Learngene:
         patch.setattr(
             "learngene_zoo.pretrained.ancestry.open_ancestry", lambda source, **_: ancestry
         )
-        patch.setattr("learngene_zoo.lifecycle.learngenes.check_source", lambda source: None)
+        patch.setattr("learngene_zoo.lifecycle.extraction.check_source", lambda source: None)
         patch.setattr(
-            "learngene_zoo.lifecycle.learngenes.open_task", lambda reference, **_: make_tiny_task()
+            "learngene_zoo.lifecycle.extraction.open_task", lambda reference, **_: make_tiny_task()
         )
         extractor = with_settings(SMOKE, settings)
         return lifecycle.extract(

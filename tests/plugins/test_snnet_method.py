@@ -256,8 +256,8 @@ def test_nothing_is_written_for_ancestries_that_cannot_be_stitched(
     monkeypatch.setattr(
         "learngene_zoo.pretrained.ancestry.open_ancestry", lambda source, **_: sources[source]
     )
-    monkeypatch.setattr("learngene_zoo.lifecycle.learngenes.check_source", lambda source: None)
-    monkeypatch.setattr("learngene_zoo.lifecycle.learngenes.open_task", lambda reference, **_: TASK)
+    monkeypatch.setattr("learngene_zoo.lifecycle.extraction.check_source", lambda source: None)
+    monkeypatch.setattr("learngene_zoo.lifecycle.extraction.open_task", lambda reference, **_: TASK)
     with pytest.raises(WrongCall, match="give the narrower one first"):
         lifecycle.extract(
             "snnet", ancestries=["wide", "narrow"], tasks=["t"], out=tmp_path / "learngene"

@@ -18,7 +18,7 @@ from learngene_zoo.artifacts.descendant import Descendant, assemble
 from learngene_zoo.artifacts.learngene import Learngene, load_learngene
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.spec import InputFormat
-from learngene_zoo.lifecycle import learngenes
+from learngene_zoo.lifecycle import expansion
 from learngene_zoo.method.sizes import Target
 from learngene_zoo.pretrained.ancestry import open_ancestry
 from learngene_zoo.runs.run import Run
@@ -135,7 +135,7 @@ def reopened_learngene(
     assemble(model.spec, model.state, seed=0).save(tmp_path / "ancestry")
     record = open_ancestry(str(tmp_path / "ancestry")).record
     learngene.with_config(ancestries=(record,)).save(tmp_path / "learngene")
-    for module in (learngenes, predict):
+    for module in (expansion, predict):
         monkeypatch.setattr(
             module, "open_task", lambda reference, **_: make_tiny_task(reference, classes=5)
         )
@@ -321,7 +321,7 @@ def test_torch_hub_builds_for_the_task_that_is_named(
     reopened_learngene: Learngene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "learngene_zoo.lifecycle.learngenes.open_task",
+        "learngene_zoo.lifecycle.expansion.open_task",
         lambda reference, **_: make_tiny_task(reference, classes=3),
     )
     model = torch_hub.method_vit("tal", "tiny-a", learngene=reopened_learngene.folder, depth=4)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from learngene_zoo.artifacts.own_data import recall, remember
 from learngene_zoo.artifacts.records import is_own_data
 from learngene_zoo.errors import TrainingFailed, WrongCall
-from learngene_zoo.lifecycle.learngenes import expand, extract
+from learngene_zoo.lifecycle.expansion import expand
+from learngene_zoo.lifecycle.extraction import extract
 from learngene_zoo.lifecycle.opening import resume_if_begun
 from learngene_zoo.lifecycle.shrinking.candidates import (
     Offers,

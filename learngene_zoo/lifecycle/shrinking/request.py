@@ -12,9 +12,9 @@ from learngene_zoo.artifacts.records import is_own_data
 from learngene_zoo.errors import BadData, WrongCall, ZooError, refuse_unknown
 from learngene_zoo.families.family import Cost, count_cost
 from learngene_zoo.families.spec import Spec, TextSpec
+from learngene_zoo.lifecycle.extraction import suggest_check
 from learngene_zoo.lifecycle.finetuning import FinetuneConfig
 from learngene_zoo.lifecycle.latency import describe_bounds, refuse_all, select_fitting
-from learngene_zoo.lifecycle.learngenes import suggest_check
 from learngene_zoo.lifecycle.rates import FINETUNE, check_text_recipe
 from learngene_zoo.lifecycle.shrinking.candidates import Offers, list_offers
 from learngene_zoo.method.sizes import Budget, Target, parse_sizes

@@ -23,9 +23,15 @@ from typing import TYPE_CHECKING, Any
 
 from learngene_zoo.families.family import get_table
 from learngene_zoo.families.spec import Spec
-from learngene_zoo.lifecycle.learngenes import expand, extract
+from learngene_zoo.lifecycle.expansion import expand
+from learngene_zoo.lifecycle.extraction import extract
+from learngene_zoo.lifecycle.healing_rounds.sizes import (
+    STEPS,
+    RoundPlan,
+    describe_steps,
+    list_steps,
+)
 from learngene_zoo.lifecycle.opening import resume_if_begun
-from learngene_zoo.lifecycle.round_sizes import STEPS, RoundPlan, describe_steps, list_steps
 from learngene_zoo.method.sizes import Member
 from learngene_zoo.runs.cache import compute_once
 from learngene_zoo.runs.progress import say
