@@ -71,7 +71,7 @@ def heal(
     not trained. After every epoch the losses on held-out images are measured, and with a `task` the
     accuracies of probes of the features on its validation images; the best epoch is kept, and the
     model before the training competes. With `rounds`, the descendant is built again through
-    intermediate sizes, which are healed as well (`lifecycle.rounds`).
+    intermediate sizes, which are healed as well (`lifecycle.healing_rounds`).
 
     Args:
         model: a descendant or a reference to one.
