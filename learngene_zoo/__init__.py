@@ -18,7 +18,7 @@ from typing import Any
 from learngene_zoo.version import __version__ as __version__
 
 
-def homes(module: str) -> dict[str, tuple[str, str]]:
+def read_stub(module: str) -> dict[str, tuple[str, str]]:
     """Return the module and the original name of every name of a facade.
 
     `module` is the facade's file.
@@ -32,7 +32,7 @@ def homes(module: str) -> dict[str, tuple[str, str]]:
     }
 
 
-_HOME_OF = homes(__file__)
+_HOME_OF = read_stub(__file__)
 __all__ = sorted(_HOME_OF)
 
 

@@ -128,8 +128,8 @@ def find_nearest(got: str, known_names: Iterable[str]) -> str | None:
     nearest that differs by a typing error or two (`sings` for `signs`), the shortest that contains
     it.
     """
-    typed = _simplify(got)
-    names = {_simplify(name): name for name in sorted(known_names, reverse=True)}
+    typed = _reduce_name(got)
+    names = {_reduce_name(name): name for name in sorted(known_names, reverse=True)}
     if typed in names:
         return names[typed]
     ordered = sorted(names, key=lambda name: (len(name), name))
@@ -147,7 +147,7 @@ def find_nearest(got: str, known_names: Iterable[str]) -> str | None:
 MIN_LETTERS = 3  # of a typed text that is compared with the parts of names
 
 
-def _simplify(name: str) -> str:
+def _reduce_name(name: str) -> str:
     return name.lower().replace("-", "_")
 
 

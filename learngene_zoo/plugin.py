@@ -9,10 +9,10 @@ long as it uses hot names inside its functions. The names and their modules are 
 from importlib import import_module
 from typing import Any
 
-from learngene_zoo import homes
+from learngene_zoo import read_stub
 from learngene_zoo.errors import warn_of_new_name
 
-_HOME_OF = homes(__file__)
+_HOME_OF = read_stub(__file__)
 __all__ = sorted(_HOME_OF)
 
 # The names that version 1.0.0 had for some functions.
@@ -35,6 +35,7 @@ FORMER_NAMES = {
     "model_of": "build_model",
     "nearest_parent": "find_nearest_parent",
     "noise": "draw_noise",
+    "note_left_out": "list_left_out",
     "objective_for": "make_objective",
     "once": "compute_once",
     "only": "select_tensors",

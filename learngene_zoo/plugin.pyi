@@ -119,8 +119,8 @@ from learngene_zoo.tasks.catalogue import open_task as open_task
 from learngene_zoo.tasks.catalogue import split_sizes as split_sizes
 from learngene_zoo.tasks.folders import Files as Files
 from learngene_zoo.tasks.folders import label_images as label_images
+from learngene_zoo.tasks.folders import list_left_out as list_left_out
 from learngene_zoo.tasks.folders import list_subfolders as list_subfolders
-from learngene_zoo.tasks.folders import note_left_out as note_left_out
 from learngene_zoo.tasks.folders import open_folder as open_folder
 from learngene_zoo.tasks.hub_data import load_hub_tables as load_hub_tables
 from learngene_zoo.tasks.hub_data import open_hub as open_hub

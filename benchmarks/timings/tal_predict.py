@@ -28,7 +28,7 @@ from torch.nn import functional
 
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.families.tensors import build_empty
-from learngene_zoo.families.vit.names import ARCHITECTURES, arguments
+from learngene_zoo.families.vit.names import ARCHITECTURES, list_arguments
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.method.contract import METHODS
 from lgzoo_tal.hypernet_spec import HypernetSpec, LowRank, count_decoded_channels
@@ -147,7 +147,7 @@ def predict_plainly(hypernet: Hypernet, spec: ViTSpec) -> torch.nn.Module:
     """Return the model as the released code makes it: build, encode every pair, decode everything,
     tile, normalise, copy.
     """
-    model = timm.create_model("vit_base_patch16_224", **arguments(spec)).to(
+    model = timm.create_model("vit_base_patch16_224", **list_arguments(spec)).to(
         hypernet.embed.weight.device
     )
     state, everything = model.state_dict(), PlainHypernet(hypernet)

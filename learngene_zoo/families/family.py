@@ -275,7 +275,7 @@ class Host(Protocol):
     def open_architecture(self, name: str, **options: Any) -> nn.Module:
         """Build timm's module of that name without its weights, on the meta device."""
 
-    def spec_of(self, model: nn.Module) -> Spec:
+    def read_spec(self, model: nn.Module) -> Spec:
         """Return the spec of a module.
 
         Raises `WrongCall` for a module that no spec of this family describes.

@@ -216,7 +216,7 @@ def _read(kind: Family, name: str, **options: Any) -> Spec:
     import torch
 
     with torch.device("meta"):
-        return load_host(kind).spec_of(load_host(kind).open_architecture(name, **options))
+        return load_host(kind).read_spec(load_host(kind).open_architecture(name, **options))
 
 
 # The features by which timm's other ViT-like models, by module, differ from those of all families.

@@ -36,7 +36,7 @@ def build_config(
     return kind(**keys, **(labels if names else {"num_labels": max(classes, 1)}), **settings)
 
 
-def read_spec(family: Family, model: Any, is_headless: bool) -> Any:
+def read_text_spec(family: Family, model: Any, is_headless: bool) -> Any:
     """Return the spec of a module by its configuration."""
     assert family.transformers is not None
     where = f"this {type(model).__name__}"

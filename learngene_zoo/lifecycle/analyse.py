@@ -16,10 +16,10 @@ from learngene_zoo.families.text_format import TextFormat
 from learngene_zoo.lifecycle.expansion import expand
 from learngene_zoo.lifecycle.opening import (
     make_run,
-    note_other_cut,
-    note_random_head,
     open_answering,
     open_task_for,
+    warn_of_other_cut,
+    warn_of_random_head,
 )
 from learngene_zoo.lifecycle.rates import choose_fit
 from learngene_zoo.method.contract import find_method, list_members
@@ -76,10 +76,10 @@ def compare(
     )
     data = open_task_for(first_model, task, "compare", run)
     models = {"the first model": first_model, "the second model": second_model}
-    note_other_cut(data, task, split, models)
+    warn_of_other_cut(data, task, split, models)
     result = compare_models(first_model, second_model, data, split, run, timed=timed)
     for model in (first_model, second_model):
-        note_random_head(model)
+        warn_of_random_head(model)
     return result
 
 
@@ -129,7 +129,7 @@ def probe(
     from learngene_zoo.training.probes import compute_features, run_probe
 
     data = open_task_for(opened, task, "evaluate", run)
-    note_other_cut(data, task, split, {"the model": opened})
+    warn_of_other_cut(data, task, split, {"the model": opened})
     if data.dense:
         raise WrongCall(
             f"{data.name} has a class for every pixel; a probe needs one for every image"
@@ -221,7 +221,7 @@ def predict(
         paths = [path for word in paths for path in _list_paths(word)]
     predictions = list(predict_files(opened, paths, run, top=top, batch_size=batch_size))
     if any(prediction.error is None for prediction in predictions):
-        note_random_head(opened)
+        warn_of_random_head(opened)
     return predictions
 
 

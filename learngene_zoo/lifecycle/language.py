@@ -211,7 +211,11 @@ def _fit(
         "recipe": to_json(recipe),
         "training_seed": run.seed,
         "device": run.device_name,
-        "metrics": {**metrics, "epochs": recipe.epochs, "uniform_loss": _uniform(spec)},
+        "metrics": {
+            **metrics,
+            "epochs": recipe.epochs,
+            "uniform_loss": _compute_uniform_loss(spec),
+        },
         "versions": list_versions(),
     }
     state = {name: tensor.cpu().clone() for name, tensor in get_state_dict(model).items()}
@@ -223,5 +227,5 @@ def _count(batches: Any) -> Iterator[tuple[str, int]]:
     yield "training_tokens", int((batches.blocks_MN != batches.input_format.pad).sum())
 
 
-def _uniform(spec: TextSpec) -> float:
+def _compute_uniform_loss(spec: TextSpec) -> float:
     return round(math.log(spec.vocabulary), 4)

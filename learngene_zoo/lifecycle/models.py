@@ -21,10 +21,10 @@ from learngene_zoo.families.spec import Spec, require_pictures
 from learngene_zoo.families.text_format import TextFormat
 from learngene_zoo.lifecycle.opening import (
     make_run,
-    note_other_cut,
-    note_random_head,
     open_answering,
     open_task_for,
+    warn_of_other_cut,
+    warn_of_random_head,
 )
 from learngene_zoo.lifecycle.training_warnings import warn_of_training
 from learngene_zoo.pretrained.exported import check_format
@@ -147,7 +147,7 @@ def evaluate(
     run, task = run or make_run(), parse_task(task)
     opened = open_answering(model, run)
     data = open_task_for(opened, task, "evaluate", run)
-    note_other_cut(data, task, split, {"the model": opened})
+    warn_of_other_cut(data, task, split, {"the model": opened})
     folder = getattr(opened, "folder", None)
     check_head(
         opened,
@@ -159,7 +159,7 @@ def evaluate(
         result = evaluate_originals(opened.model(), data, split, opened.input_format, run)
     else:
         result = measure(opened.model(), data, split, opened.input_format, run)
-    note_random_head(opened)
+    warn_of_random_head(opened)
     return result
 
 

@@ -67,7 +67,7 @@ def open_answering(model: str | Path | Descendant | TimmModel | ExportedModel, r
     return opened
 
 
-def note_random_head(model: Any) -> None:
+def warn_of_random_head(model: Any) -> None:
     """Print a note if the head of a descendant is random, and warn with the same text.
 
     The note is printed in commands, which ignore the warning.
@@ -88,7 +88,7 @@ def note_random_head(model: Any) -> None:
         warn(text)
 
 
-def note_other_cut(data: Task, task: str | None, split: str, models: Mapping[str, Any]) -> None:
+def warn_of_other_cut(data: Task, task: str | None, split: str, models: Mapping[str, Any]) -> None:
     """Print a note, and warn, if training images of a model may be in a split that was cut.
 
     A split is cut from the list of the training images, so other files are chosen if the list has

@@ -71,7 +71,7 @@ TWINS = {
 }
 
 
-def spec_of(config: Mapping[str, Json], where: str) -> Spec:
+def read_spec(config: Mapping[str, Json], where: str) -> Spec:
     """Return the spec of the vision tower.
 
     Raises `WrongCall` for a tower that is not supported, and `BadFile` for bad values.
@@ -172,7 +172,7 @@ def _get_object(config: Mapping[str, Json], key: str, where: str) -> Mapping[str
     return value
 
 
-def images_of(config: Mapping[str, Json], where: str) -> Mapping[str, Any]:
+def read_images(config: Mapping[str, Json], where: str) -> Mapping[str, Any]:
     """Return timm's image settings that match open_clip's evaluation."""
     preprocessing = (
         _get_object(config, "preprocess_cfg", where) if config.get("preprocess_cfg") else {}

@@ -114,7 +114,7 @@ _JOINED = {
 }
 
 
-def spec_of(config: Mapping[str, Json], where: str) -> Spec:
+def read_spec(config: Mapping[str, Json], where: str) -> Spec:
     """Return the spec of the model.
 
     Raises `WrongCall` for a kind that is not supported, with its equivalent in timm, and `BadFile`
@@ -260,7 +260,7 @@ def _list_labels(config: Mapping[str, Json]) -> list[str]:
     return [] if describe_other_head(config, len(labels)) else labels
 
 
-def images_of(
+def read_images(
     config: Mapping[str, Json], where: str, beside: Callable[[str], Mapping[str, Json] | None]
 ) -> Mapping[str, Any]:
     """Return timm's image settings.

@@ -456,15 +456,15 @@ def _read_description(
         other, name = folder.json(open_clip.CONFIG), folder.name_of(open_clip.CONFIG)
         if config is None or other is not None:
             return _Description(
-                spec=open_clip.spec_of(other or {}, name),
-                images=partial(open_clip.images_of, other or {}, name),
+                spec=open_clip.read_spec(other or {}, name),
+                images=partial(open_clip.read_images, other or {}, name),
                 weights=open_clip.WEIGHTS,
                 rename=open_clip.select_trunk,
             )
     if _is_foreign(config):
-        images = partial(foreign.images_of, config, where, folder.json)
+        images = partial(foreign.read_images, config, where, folder.json)
         return _Description(
-            spec=foreign.spec_of(config, where),
+            spec=foreign.read_spec(config, where),
             images=images,
             rename=partial(foreign.rename_tensors, config),
         )

@@ -226,7 +226,7 @@ def _label(part: ClassFolders, names: Sequence[str]) -> Labelled:
     return Labelled(Files(tuple(file for files in pictures for file in files)), labels)
 
 
-def note_left_out(left_out: Sequence[str]) -> tuple[str, ...]:
+def list_left_out(left_out: Sequence[str]) -> tuple[str, ...]:
     """Return a note about files that are not images, if there are any."""
     return tuple(filter(None, [describe_left_out(left_out)]))
 

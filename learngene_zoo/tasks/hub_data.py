@@ -161,7 +161,7 @@ def _check_reviewed(source: HubSource) -> tuple[str, str]:
     Raises `Unavailable` if it is not the commit that was reviewed.
     """
     repository, _, revision = parse_reference(source.reference)
-    commit, licence = _pin_revision(repository, revision)
+    commit, licence = _find_revision(repository, revision)
     if not commit.startswith(source.pin):
         name = f"hf:{source.reference}"
         raise Unavailable(
@@ -221,7 +221,7 @@ def _find_cached_commit(tables: Any) -> str | None:
     return commits[0] if commits else None
 
 
-def _pin_revision(repository: str, revision: str | None) -> tuple[str, str]:
+def _find_revision(repository: str, revision: str | None) -> tuple[str, str]:
     """Return the current commit of the data set, and its licence."""
     from huggingface_hub import HfApi
 

@@ -257,10 +257,10 @@ def group_files_by_split(name: str, files: Sequence[str]) -> SplitFiles:
         raise BadData(
             f"{name} has no training files, only {', '.join(sorted(groups))}; name those too"
         )
-    return SplitFiles(groups, _note_left_out(left_out))
+    return SplitFiles(groups, _describe_left_out(left_out))
 
 
-def _note_left_out(files: Sequence[str]) -> tuple[str, ...]:
+def _describe_left_out(files: Sequence[str]) -> tuple[str, ...]:
     """Return a note about files that are left out, if there are any."""
     if not files:
         return ()

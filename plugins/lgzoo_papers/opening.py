@@ -12,10 +12,10 @@ from learngene_zoo.plugin import (
     assemble_from_tables,
     assemble_task,
     label_images,
+    list_left_out,
     list_subfolders,
     load_hub_tables,
     make_rows,
-    note_left_out,
     open_folder,
     open_hub,
     select_known_splits,
@@ -107,7 +107,7 @@ def _open_inaturalist(entry: Entry, top: Path, **fields: Any) -> Task:
         entry.name,
         {"train": found},
         names,
-        **{**fields, "notes": (*entry.notes, *note_left_out(strays))},
+        **{**fields, "notes": (*entry.notes, *list_left_out(strays))},
     )
 
 

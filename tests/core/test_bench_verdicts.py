@@ -38,7 +38,7 @@ from learngene_zoo.bench.claims.run import (
     read_verdict,
     write_verdict,
 )
-from learngene_zoo.bench.claims.verdict import _combine_outcomes, _correct_findings, judge
+from learngene_zoo.bench.claims.verdict import _apply_holm, _combine_outcomes, judge
 from learngene_zoo.bench.grid.cell import Cell
 from learngene_zoo.errors import BadFile
 from learngene_zoo.settings import to_json
@@ -212,12 +212,12 @@ def make_finding(what: str, p: float = 0.0, outcome: Any = "holds", **units: int
 
 
 def test_several_pairs_are_corrected_by_holm() -> None:
-    result = _correct_findings(
+    result = _apply_holm(
         [make_finding("a", 0.03), make_finding("b", 0.04), make_finding("c", 0.001)]
     )
     assert [item.p for item in result] == pytest.approx([0.06, 0.06, 0.003])
     assert [item.outcome for item in result] == ["undecided", "undecided", "holds"]
-    assert [item.outcome for item in _correct_findings([make_finding("a", 0.049, "refuted")])] == [
+    assert [item.outcome for item in _apply_holm([make_finding("a", 0.049, "refuted")])] == [
         "refuted"
     ]
 

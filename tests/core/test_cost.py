@@ -11,7 +11,7 @@ from torch import nn
 
 from learngene_zoo.families.family import count_cost, count_flops, count_params
 from learngene_zoo.families.timm_config import find_architecture
-from learngene_zoo.families.vit.names import arguments, choose_architecture
+from learngene_zoo.families.vit.names import choose_architecture, list_arguments
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.lifecycle.comparison import make_flop_counter
 
@@ -79,7 +79,9 @@ def test_a_block_of_a_usual_vit() -> None:
 def test_against_the_model_itself(changes: dict) -> None:
     spec = TINY.with_(**changes)
     model = (
-        timm.create_model(choose_architecture(spec), **arguments(spec)).eval().requires_grad_(False)
+        timm.create_model(choose_architecture(spec), **list_arguments(spec))
+        .eval()
+        .requires_grad_(False)
     )
     products, attention, normed = _count(model, torch.zeros(1, spec.channels, 32, 32))
     assert count_params(spec) == sum(tensor.numel() for tensor in model.parameters())
@@ -90,7 +92,7 @@ def test_against_the_model_itself(changes: dict) -> None:
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)
 def test_thop_sees_only_the_parameters_of_layers(changes: dict) -> None:
     spec = TINY.with_(**changes)
-    model = timm.create_model(choose_architecture(spec), **arguments(spec))
+    model = timm.create_model(choose_architecture(spec), **list_arguments(spec))
     seen = (nn.Linear, nn.Conv2d, *NORMS)
     layers = [module for module in model.modules() if isinstance(module, seen)]
     assert count_params(spec, "thop") == sum(

@@ -20,9 +20,9 @@ from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families import tensors
 from learngene_zoo.families.family import count_cost, count_flops, count_params
 from learngene_zoo.families.tensors import build_model, get_shapes, get_state_dict, initialise
-from learngene_zoo.families.vit.host import spec_of
+from learngene_zoo.families.vit.host import read_spec
 from learngene_zoo.families.vit.modules import DenseVisionTransformer
-from learngene_zoo.families.vit.names import DENSE_ARCHITECTURE, arguments
+from learngene_zoo.families.vit.names import DENSE_ARCHITECTURE, list_arguments
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.pretrained.ancestry import open_ancestry, read_ancestry_spec
 
@@ -65,7 +65,7 @@ def test_its_tensors_are_those_of_the_plain_model_and_its_spec_can_be_read_off(
     assert get_shapes(spec) == get_shapes(spec.with_(dense=False))
     model = build_model(spec, initialise(spec, 0))
     assert list(get_state_dict(model)) == list(get_shapes(spec))
-    assert spec_of(model) == spec
+    assert read_spec(model) == spec
     assert count_params(spec) == sum(p.numel() for p in model.parameters())
 
 
@@ -114,7 +114,7 @@ def test_it_has_no_pooling() -> None:
     assert get_shapes(spec) == get_shapes(spec.with_(pool="avg", fc_norm=False))
     assert "attn_pool.latent" in get_shapes(spec.with_(dense=False))
     model = build_model(spec, state)
-    assert spec_of(model) == spec
+    assert read_spec(model) == spec
     assert torch.equal(
         model(IMAGES_BCHW), build_model(spec.with_(pool="avg", fc_norm=False), state)(IMAGES_BCHW)
     )
@@ -233,7 +233,7 @@ def test_timm_opens_its_folder_once_the_head_is_known(tmp_path: Path, checkout: 
 
 
 def test_an_odd_dense_model_is_refused_by_name() -> None:
-    model = timm.create_model(DENSE_ARCHITECTURE, **arguments(SPEC))
+    model = timm.create_model(DENSE_ARCHITECTURE, **list_arguments(SPEC))
     model.blocks[1].mlp.act = torch.nn.ReLU()
     with pytest.raises(WrongCall, match=r"ReLU.* for blocks.1.mlp.act"):
-        spec_of(model)
+        read_spec(model)

@@ -90,7 +90,7 @@ def test_tensors_and_outputs_are_timms(kind: Any) -> None:
 
 def test_the_spec_is_read_off_the_module(kind: Any) -> None:
     _, spec, theirs = kind
-    assert host.spec_of(theirs) == spec
+    assert host.read_spec(theirs) == spec
 
 
 def test_costs_are_what_hooks_count(kind: Any) -> None:
@@ -225,7 +225,7 @@ def test_arguments_that_others_saved_mean_what_timm_makes_of_them(
 ) -> None:
     sizes = {"depth": 2, "embed_dim": 24, "num_heads": 2}
     cfg = {"num_classes": 5, "input_size": [3, 64, 64]}
-    theirs = host.spec_of(timm.create_model(name, **args, **sizes, num_classes=5))
+    theirs = host.read_spec(timm.create_model(name, **args, **sizes, num_classes=5))
     theirs = theirs.with_(
         image_size=read_spec({"architecture": name, "pretrained_cfg": cfg}, "FILE").image_size
     )
@@ -291,7 +291,7 @@ def test_a_module_that_no_spec_describes_is_refused(changes: dict[str, Any], say
     sizes = {"depth": 2, "embed_dim": 24, "num_heads": 2, "img_size": 56}
     model = timm.create_model("eva02_tiny_patch14_336", **{**sizes, **changes})
     with pytest.raises(WrongCall, match=says):
-        host.spec_of(model)
+        host.read_spec(model)
 
 
 def test_a_model_is_named_after_the_architecture_that_it_is() -> None:

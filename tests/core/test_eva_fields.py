@@ -68,7 +68,7 @@ def test_images_and_patches_that_are_not_square_are_refused(sizes: dict[str, Any
     small = {"depth": 1, "embed_dim": 24, "num_heads": 2, "img_size": 56}
     model = timm.create_model("eva02_tiny_patch14_336", **{**small, **sizes})
     with pytest.raises(WrongCall, match=r"images of .* and patches of"):
-        host.spec_of(model)
+        host.read_spec(model)
 
 
 @pytest.mark.parametrize("name", ["eva02_base_patch14_448", "vit_pe_core_tiny_patch16_384"])
@@ -84,7 +84,7 @@ def test_a_model_that_bears_another_architectures_name_keeps_its_own_widths(
     model = host.create(spec)
     for other in (name, "vit_small_patch16_dinov3", "eva_giant_patch14_224", "unknown"):
         model.pretrained_cfg = {"architecture": other}
-        spec_of_model = host.spec_of(model)
+        spec_of_model = host.read_spec(model)
         assert (
             spec_of_model.hidden,
             spec_of_model.hidden_of_pool if spec_of_model.pool == "map" else 0,

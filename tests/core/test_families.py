@@ -273,9 +273,9 @@ def test_parameters_come_with_their_sizes() -> None:
 
 
 def test_a_model_of_another_family_than_the_specs_is_refused() -> None:
-    from learngene_zoo.families.vit.host import spec_of
+    from learngene_zoo.families.vit.host import read_spec
 
     with pytest.raises(
         WrongCall, match="a Toy is not a plain ViT; supported are timm's VisionTransformer"
     ):
-        spec_of(Toy(SPEC))
+        read_spec(Toy(SPEC))

@@ -206,8 +206,8 @@ def test_a_number_of_labels_overrides_their_names(tmp_path: Path) -> None:
 def test_a_gated_dinov3_without_an_activation_has_the_default_of_transformers() -> None:
     config = {"model_type": "dinov3_vit", "use_gated_mlp": True}
     with pytest.raises(WrongCall, match="hidden_act is 'gelu', which timm's DINOv3 does not have"):
-        foreign.spec_of(config, "config.json")
-    assert foreign.spec_of({**config, "hidden_act": "silu"}, "config.json").family == "eva"
+        foreign.read_spec(config, "config.json")
+    assert foreign.read_spec({**config, "hidden_act": "silu"}, "config.json").family == "eva"
 
 
 def test_a_head_of_timms_that_does_not_choose_one_class_is_refused(tmp_path: Path) -> None:
@@ -297,7 +297,7 @@ def test_what_is_not_read_is_refused(
 def test_the_twin_in_timm_is_named() -> None:
     where = "config.json of google/siglip-base-patch16-224"
     with pytest.raises(WrongCall, match=r"from timm: timm:vit_base_patch16_siglip_224\.webli"):
-        foreign.spec_of({"model_type": "siglip"}, where)
+        foreign.read_spec({"model_type": "siglip"}, where)
 
 
 def test_every_twin_is_a_model_of_timms() -> None:

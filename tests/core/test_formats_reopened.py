@@ -18,7 +18,7 @@ from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.tensors import build_model
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.pretrained.ancestry import open_ancestry, read_ancestry_spec
-from learngene_zoo.pretrained.from_open_clip import CONFIG, spec_of
+from learngene_zoo.pretrained.from_open_clip import CONFIG, read_spec
 from learngene_zoo.pretrained.sources import find_format
 from learngene_zoo.storage import read_json
 
@@ -154,13 +154,13 @@ def test_a_tower_of_open_clip_that_is_not_read(
 ) -> None:
     config = {"model_cfg": {"embed_dim": 8, "vision_cfg": {**OWN, **vision}}}
     with pytest.raises(error, match=words):
-        spec_of(config, "open_clip_config.json")
+        read_spec(config, "open_clip_config.json")
 
 
 def test_the_same_weights_in_timm_are_named() -> None:
     config = {"model_cfg": {"embed_dim": 8, "vision_cfg": {**OWN, "attentional_pool": True}}}
     with pytest.raises(WrongCall, match=r"use the same weights from timm: timm:vit_base_patch16"):
-        spec_of(config, "hf-hub:laion/CLIP-ViT-B-16-laion2B-s34B-b88K/open_clip_config.json")
+        read_spec(config, "hf-hub:laion/CLIP-ViT-B-16-laion2B-s34B-b88K/open_clip_config.json")
 
 
 def test_a_tower_without_its_tensors_is_refused(tmp_path: Path) -> None:

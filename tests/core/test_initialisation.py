@@ -5,7 +5,7 @@ import timm
 import torch
 
 from learngene_zoo.families.tensors import initialise
-from learngene_zoo.families.vit.names import ARCHITECTURE, arguments
+from learngene_zoo.families.vit.names import ARCHITECTURE, list_arguments
 from learngene_zoo.families.vit.spec import ViTSpec
 
 TINY = ViTSpec(layers=2, width=32, heads=4, image_size=32, patch_size=8, classes=5)
@@ -35,7 +35,7 @@ def test_a_tensor_is_a_function_of_seed_and_name() -> None:
 def test_timm_starts_as_timm_does() -> None:
     torch.manual_seed(0)
     ours = initialise(WIDE, 0)
-    theirs = timm.create_model(ARCHITECTURE, **arguments(WIDE)).state_dict()
+    theirs = timm.create_model(ARCHITECTURE, **list_arguments(WIDE)).state_dict()
     for name, tensor in theirs.items():
         # Of few numbers neither the deviation nor the largest says much.
         if tensor.numel() > 1000:

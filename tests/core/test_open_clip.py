@@ -198,4 +198,4 @@ def test_the_twin_in_timm_is_named() -> None:
         ("L-14", "quickgelu_224.dfn2b "),
     ):
         with pytest.raises(WrongCall, match=f"from timm: timm:.*{twin}"):
-            open_clip.spec_of(config, f"{open_clip.CONFIG} of apple/DFN2B-CLIP-ViT-{name}")
+            open_clip.read_spec(config, f"{open_clip.CONFIG} of apple/DFN2B-CLIP-ViT-{name}")

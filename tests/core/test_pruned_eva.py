@@ -15,13 +15,13 @@ import torch
 from learngene_zoo.artifacts.descendant import Descendant, load_descendant
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.eva import host
-from learngene_zoo.families.eva.names import ARCHITECTURES, spec_values
+from learngene_zoo.families.eva.names import ARCHITECTURES, convert_config
 from learngene_zoo.families.eva.spec import EvaSpec
 from learngene_zoo.families.family import count_cost
 from learngene_zoo.families.spec import PictureSpec, Segment
 from learngene_zoo.families.surgery import map_axes
 from learngene_zoo.families.tensors import build_model, get_shapes, get_state_dict, initialise
-from learngene_zoo.families.vit.host import spec_of
+from learngene_zoo.families.vit.host import read_spec
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.lifecycle.comparison import make_flop_counter
 from learngene_zoo.pretrained.ancestry import read_ancestry_spec
@@ -67,7 +67,7 @@ def test_tensors_spec_and_cost_are_those_of_the_built_model(spec: PictureSpec) -
         get_shapes(spec).items()
     )
     assert count_cost(spec).params == sum(tensor.numel() for tensor in model.parameters())
-    read = host.spec_of(model) if isinstance(spec, EvaSpec) else spec_of(model)
+    read = host.read_spec(model) if isinstance(spec, EvaSpec) else read_spec(model)
     assert get_shapes(read) == get_shapes(spec)
     assert [(part.heads, part.heads_width, part.hidden) for part in read.segments] == [
         (part.heads, part.heads_width, part.hidden) for part in spec.segments
@@ -131,7 +131,7 @@ def test_pruned_models_may_be_dense() -> None:
     spec = UNEVEN["dinov3"].with_(dense=True)
     model = build_model(spec, initialise(spec, 0)).eval()
     assert model(IMAGES_BCHW).shape == (2, 5, 32, 32)
-    assert host.spec_of(model).dense
+    assert host.read_spec(model).dense
 
 
 @pytest.mark.parametrize(
@@ -167,9 +167,9 @@ def test_what_cannot_be_is_refused(spec: PictureSpec, changes: dict[str, Any], w
 
 def test_a_file_with_other_segments_is_refused() -> None:
     with pytest.raises(BadFile, match=r"each \[layers, width, heads\]"):
-        spec_values("learngene_pruned_eva", {"front": [[1, 32]]}, "config.json")
+        convert_config("learngene_pruned_eva", {"front": [[1, 32]]}, "config.json")
     with pytest.raises(BadFile, match="model_args has 'front', which is not supported"):
-        spec_values("vit_small_patch16_dinov3", {"front": [[1, 32, 2]]}, "config.json")
+        convert_config("vit_small_patch16_dinov3", {"front": [[1, 32, 2]]}, "config.json")
 
 
 def test_blocks_have_the_stochastic_depth_of_timms() -> None:

@@ -6,8 +6,8 @@ import torch
 
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.timm_config import find_architecture
-from learngene_zoo.families.vit.host import spec_of
-from learngene_zoo.families.vit.names import ARCHITECTURES, TIMM_NAMES, arguments
+from learngene_zoo.families.vit.host import read_spec
+from learngene_zoo.families.vit.names import ARCHITECTURES, TIMM_NAMES, list_arguments
 from learngene_zoo.families.vit.spec import ViTSpec
 
 TINY = ViTSpec(layers=2, width=32, heads=4, image_size=32, patch_size=8, classes=5)
@@ -17,7 +17,7 @@ TINY = ViTSpec(layers=2, width=32, heads=4, image_size=32, patch_size=8, classes
 def test_the_table_says_what_timm_builds(name: str) -> None:
     with torch.device("meta"):
         model = timm.create_model(name, weight_init="skip")
-    assert spec_of(model) == ARCHITECTURES[name]
+    assert read_spec(model) == ARCHITECTURES[name]
 
 
 def test_an_architecture_is_known_with_and_without_its_tag() -> None:
@@ -56,7 +56,7 @@ def test_with_leaves_what_is_none() -> None:
 
 
 def test_timm_gets_every_argument() -> None:
-    assert set(arguments(TINY)) == set(TIMM_NAMES.values())
+    assert set(list_arguments(TINY)) == set(TIMM_NAMES.values())
 
 
 @pytest.mark.parametrize(

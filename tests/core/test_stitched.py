@@ -22,13 +22,13 @@ from learngene_zoo.families.tensors import (
     get_state_dict,
     initialise,
 )
-from learngene_zoo.families.vit.host import spec_of
+from learngene_zoo.families.vit.host import read_spec
 from learngene_zoo.families.vit.modules import (
     StitchedBlock,
     StitchedDenseVisionTransformer,
     StitchedVisionTransformer,
 )
-from learngene_zoo.families.vit.names import ARCHITECTURE, STITCHED_ARCHITECTURE, arguments
+from learngene_zoo.families.vit.names import ARCHITECTURE, STITCHED_ARCHITECTURE, list_arguments
 from learngene_zoo.families.vit.spec import TABLE, ViTSpec
 from learngene_zoo.settings import Recipe
 from learngene_zoo.storage import StateDict
@@ -124,7 +124,7 @@ def test_its_tensors_are_as_the_table_says_and_its_spec_can_be_read_off(
     assert [(name, tuple(tensor.shape)) for name, tensor in get_state_dict(model).items()] == list(
         get_shapes(spec).items()
     )
-    spec_of_model = spec_of(model)
+    spec_of_model = read_spec(model)
     assert [segment.hidden for segment in spec_of_model.segments] == [
         segment.hidden for segment in spec.segments
     ]
@@ -153,14 +153,14 @@ def test_where_the_stitches_are() -> None:
 def test_a_model_of_one_width_stays_plain() -> None:
     plain = TWO.with_(front=())
     assert type(build_model(plain, initialise(plain, 0))) is VisionTransformer
-    assert "front" not in arguments(plain)
-    assert arguments(TWO)["front"] == [[1, 16, 2]]
+    assert "front" not in list_arguments(plain)
+    assert list_arguments(TWO)["front"] == [[1, 16, 2]]
     assert plain.sizes == (Segment(layers=3, width=32, heads=4),)
 
 
 def test_timm_builds_it_with_its_own_initialisation() -> None:
-    model = timm.create_model(STITCHED_ARCHITECTURE, **arguments(TWO))
-    assert spec_of(model) == TWO
+    model = timm.create_model(STITCHED_ARCHITECTURE, **list_arguments(TWO))
+    assert read_spec(model) == TWO
     assert model.blocks[1].stitch.weight.std().item() == pytest.approx(0.02, rel=0.2)
     assert model.blocks[1].stitch.bias.abs().sum() == 0
     assert model.pos_embed.shape == (1, 17, 16)
@@ -263,11 +263,11 @@ def test_an_odd_stitched_model_is_refused_by_name(change: Any, message: str) -> 
     model = build_empty(TWO)
     change(model)
     with pytest.raises(WrongCall, match=message):
-        spec_of(model)
+        read_spec(model)
 
 
 def test_a_stitch_in_a_plain_model_is_refused() -> None:
-    model = timm.create_model(ARCHITECTURE, **arguments(TWO.with_(front=())))
+    model = timm.create_model(ARCHITECTURE, **list_arguments(TWO.with_(front=())))
     model.blocks[1] = StitchedBlock(32, before=32, num_heads=4, qkv_bias=True)
     with pytest.raises(WrongCall, match="VisionTransformer"):
-        spec_of(model)
+        read_spec(model)

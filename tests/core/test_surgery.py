@@ -19,7 +19,7 @@ from learngene_zoo.families.tensors import (
     initialise,
     take_blocks,
 )
-from learngene_zoo.families.vit.spec import ViTSpec, axis_sizes
+from learngene_zoo.families.vit.spec import ViTSpec, list_axis_sizes
 
 SPEC = ViTSpec(
     layers=3,
@@ -103,7 +103,7 @@ def test_removing_the_head() -> None:
 
 
 def test_selecting_everything_is_identity() -> None:
-    for axis, size in axis_sizes(SPEC).items():
+    for axis, size in list_axis_sizes(SPEC).items():
         assert same(map_axes(STATE, SPEC, {axis: range(size)}), STATE)
 
 

@@ -292,7 +292,7 @@ def test_the_hub_s_layout_is_read_and_pinned(monkeypatch: pytest.MonkeyPatch) ->
         train=table(30, names=["p", "q", "r"]), valid=table(6, names=["p", "q", "r"])
     )
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-    monkeypatch.setattr(hub_data, "_pin_revision", lambda name, revision: ("0" * 40, "mit"))
+    monkeypatch.setattr(hub_data, "_find_revision", lambda name, revision: ("0" * 40, "mit"))
     monkeypatch.setattr(hub_data, "_load", lambda *call: calls.append(call) or tables)
     task = open_task("hf:some/data:small")
     assert calls == [("some/data", "small", "0" * 40, False)]

@@ -123,6 +123,11 @@ def test_pictures_without_labels_are_all_used_and_a_tenth_is_held_out(
     assert stamp_task(again) == stamp_task(task) != ""
 
 
+def test_a_file_that_is_no_picture_is_named_in_one_note(tmp_path: Path) -> None:
+    notes = open_images(write_nested(tmp_path)).notes
+    assert [note for note in notes if "notes.txt" in note] == [notes[0]]
+
+
 def test_class_folders_are_used_as_their_task_without_test_images_and_labels(
     tmp_path: Path,
 ) -> None:

@@ -60,7 +60,7 @@ def test_the_table_is_the_state_dict_of_transformers(spec: TextSpec) -> None:
     expected = [(name, tuple(tensor.shape)) for name, tensor in model.state_dict().items()]
     assert list(get_shapes(spec).items()) == expected
     assert count_params(spec) == sum(tensor.numel() for tensor in model.parameters())
-    assert load_host(get_family(spec)).spec_of(model) == spec
+    assert load_host(get_family(spec)).read_spec(model) == spec
     assert from_json(type(spec), to_json(spec), "spec") == spec
     assert not any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers()))
 
@@ -351,7 +351,7 @@ def test_generic_code_does_not_name_a_family_of_texts() -> None:
 
 def test_absent_words_of_a_small_vocabulary_are_none() -> None:
     config: dict[str, Any] = {"vocab_size": 40, "n_positions": 12, "n_embd": 32, "n_head": 2}
-    values = gpt2_names.spec_values(config, "config.json")
+    values = gpt2_names.convert_config(config, "config.json")
     assert [values[f"{name}_token"] for name in ("bos", "eos", "pad")] == [None] * 3
-    published = gpt2_names.spec_values({}, "config.json")
+    published = gpt2_names.convert_config({}, "config.json")
     assert published["pad_token"] == published["eos_token"] == 50256

@@ -18,9 +18,9 @@ from learngene_zoo.families.family import count_cost
 from learngene_zoo.families.spec import Segment
 from learngene_zoo.families.surgery import map_axes
 from learngene_zoo.families.tensors import build_model, get_shapes, get_state_dict, initialise
-from learngene_zoo.families.vit.host import spec_of
+from learngene_zoo.families.vit.host import read_spec
 from learngene_zoo.families.vit.modules import StitchedBlock
-from learngene_zoo.families.vit.names import arguments, spec_values
+from learngene_zoo.families.vit.names import convert_config, list_arguments
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.lifecycle.comparison import make_flop_counter
 from learngene_zoo.pretrained.ancestry import read_ancestry_spec
@@ -60,7 +60,7 @@ def test_tensors_spec_and_cost_are_those_of_the_built_model(
         get_shapes(spec).items()
     )
     assert count_cost(spec).params == sum(tensor.numel() for tensor in model.parameters())
-    spec_of_model = spec_of(model)
+    spec_of_model = read_spec(model)
     assert get_shapes(spec_of_model) == get_shapes(spec)
     assert [(part.heads, part.heads_width, part.hidden) for part in spec_of_model.segments] == [
         (part.heads, part.heads_width, part.hidden) for part in spec.segments
@@ -149,8 +149,8 @@ def test_what_cannot_be_is_refused() -> None:
     }.items():
         with pytest.raises(WrongCall, match=words):
             PLAIN.with_(**dict(changes))
-    bad = {**arguments(UNEVEN), "front": [[1, 32, 2, 16]]}
+    bad = {**list_arguments(UNEVEN), "front": [[1, 32, 2, 16]]}
     with pytest.raises(
         BadFile, match=r"each \[layers, width, heads\] or \[layers, width, heads, attention width"
     ):
-        spec_values("learngene_stitched_vit", bad, "config.json")
+        convert_config("learngene_stitched_vit", bad, "config.json")

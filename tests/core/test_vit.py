@@ -18,8 +18,8 @@ from learngene_zoo.families.tensors import (
     get_state_dict,
     initialise,
 )
-from learngene_zoo.families.vit.host import spec_of, trim_state
-from learngene_zoo.families.vit.names import ARCHITECTURE, arguments, choose_architecture
+from learngene_zoo.families.vit.host import read_spec, trim_state
+from learngene_zoo.families.vit.names import ARCHITECTURE, choose_architecture, list_arguments
 from learngene_zoo.families.vit.spec import ViTSpec
 
 TINY = ViTSpec(layers=2, width=32, heads=4, image_size=32, patch_size=8, classes=5)
@@ -92,7 +92,9 @@ VARIANTS = [
 def built_by_timm(spec: ViTSpec, **further: object) -> VisionTransformer:
     """Return timm's model with weights that distinguish every tensor."""
     torch.manual_seed(0)
-    model = timm.create_model(choose_architecture(spec), **{**arguments(spec), **further}).eval()
+    model = timm.create_model(
+        choose_architecture(spec), **{**list_arguments(spec), **further}
+    ).eval()
     with torch.no_grad():
         for tensor in model.parameters():
             tensor.add_(0.05 * torch.randn_like(tensor))
@@ -103,7 +105,7 @@ def built_by_timm(spec: ViTSpec, **further: object) -> VisionTransformer:
 def test_there_and_back_is_the_same_function(changes: dict) -> None:
     spec = TINY.with_(**changes)
     model = built_by_timm(spec)
-    spec_of_model = spec_of(model)
+    spec_of_model = read_spec(model)
     assert spec_of_model.hidden == spec.hidden
     assert spec_of_model.with_(mlp_ratio=spec.mlp_ratio) == spec
     again = build_model(spec_of_model, get_state_dict(model))
@@ -116,7 +118,9 @@ def test_there_and_back_is_the_same_function(changes: dict) -> None:
 def test_shapes_are_those_of_timm_in_its_order(changes: dict) -> None:
     spec = TINY.with_(**changes)
     with torch.device("meta"):
-        model = timm.create_model(choose_architecture(spec), weight_init="skip", **arguments(spec))
+        model = timm.create_model(
+            choose_architecture(spec), weight_init="skip", **list_arguments(spec)
+        )
     assert list(get_shapes(spec).items()) == [
         (name, tuple(tensor.shape)) for name, tensor in model.state_dict().items()
     ]
@@ -127,7 +131,7 @@ def test_a_hidden_width_that_no_ratio_hits_exactly() -> None:
         model = build_empty(
             TINY.with_(layers=1, width=28, mlp_ratio=math.nextafter(hidden / 28, math.inf))
         )
-        assert spec_of(model).hidden == model.blocks[0].mlp.fc1.out_features
+        assert read_spec(model).hidden == model.blocks[0].mlp.fc1.out_features
 
 
 def test_images_of_another_size_where_the_model_takes_them() -> None:
@@ -164,10 +168,10 @@ def test_images_of_another_size_where_the_model_takes_them() -> None:
 def test_what_a_spec_cannot_say_is_refused(changes: dict, message: str) -> None:
     with torch.device("meta"):
         model = timm.create_model(
-            ARCHITECTURE, weight_init="skip", **{**arguments(TINY), **changes}
+            ARCHITECTURE, weight_init="skip", **{**list_arguments(TINY), **changes}
         )
     with pytest.raises(WrongCall, match=message) as error:
-        spec_of(model)
+        read_spec(model)
     assert "supported are" in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -176,11 +180,11 @@ def test_a_block_unlike_the_others_is_refused() -> None:
     model = build_empty(TINY)
     model.blocks[1].mlp.act = nn.ReLU()
     with pytest.raises(WrongCall, match=r"ReLU\(\) for blocks.1.mlp.act"):
-        spec_of(model)
+        read_spec(model)
     model = build_empty(TINY)
     model.blocks[1].attn.num_heads = 2
     with pytest.raises(WrongCall, match=r"attention of 2 heads of \d+ for blocks\.1\.attn"):
-        spec_of(model)
+        read_spec(model)
 
 
 @pytest.mark.parametrize(
@@ -190,7 +194,7 @@ def test_a_block_unlike_the_others_is_refused() -> None:
 )
 def test_what_is_no_plain_vit_is_refused(make: object) -> None:
     with torch.device("meta"), pytest.raises(WrongCall, match="is not a plain ViT; supported are"):
-        spec_of(make())  # type: ignore[operator]
+        read_spec(make())  # type: ignore[operator]
 
 
 def test_a_distilled_model_is_read_without_its_distillation_token() -> None:
@@ -203,7 +207,7 @@ def test_a_distilled_model_is_read_without_its_distillation_token() -> None:
         "num_classes": 5,
     }
     distilled = timm.create_model("deit_tiny_distilled_patch16_224", **sizes).eval()
-    assert spec_of(distilled) == TINY
+    assert read_spec(distilled) == TINY
     state, left_out = trim_state(get_state_dict(distilled))
     assert left_out == ("distillation token and its head",)
     model = build_model(TINY, state)
@@ -219,7 +223,7 @@ def test_a_distilled_model_is_read_without_its_distillation_token() -> None:
 
 def test_training_only_layers_do_not_matter() -> None:
     assert (
-        spec_of(
+        read_spec(
             built_by_timm(
                 TINY, drop_path_rate=0.3, proj_drop_rate=0.1, patch_drop_rate=0.2, drop_rate=0.1
             )
@@ -235,7 +239,7 @@ def test_no_random_number_is_drawn() -> None:
 
 
 def test_an_empty_model_is_as_if_timm_had_built_it() -> None:
-    ours, theirs = build_empty(TINY), timm.create_model(ARCHITECTURE, **arguments(TINY))
+    ours, theirs = build_empty(TINY), timm.create_model(ARCHITECTURE, **list_arguments(TINY))
     assert ours._model_args == theirs._model_args
     assert ours.weight_init_mode == theirs.weight_init_mode
     assert all(tensor.device.type == "meta" for tensor in ours.parameters())

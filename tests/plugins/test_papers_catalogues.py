@@ -63,7 +63,9 @@ def hub(monkeypatch: pytest.MonkeyPatch, asked: list[tuple[str, str | None, str 
         monkeypatch.setattr(datasets, "load_dataset", from_folder)
 
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-    monkeypatch.setattr(hub_data, "_pin_revision", lambda repository, revision: (COMMIT, "unknown"))
+    monkeypatch.setattr(
+        hub_data, "_find_revision", lambda repository, revision: (COMMIT, "unknown")
+    )
     return stands_in
 
 
@@ -228,7 +230,7 @@ def test_what_the_hub_s_copy_lacks_is_named(fault: str, hub: Hub, tmp_path: Path
 def test_a_revision_that_moved_is_not_used(
     hub: Hub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(hub_data, "_pin_revision", lambda repository, revision: ("f" * 40, "mit"))
+    monkeypatch.setattr(hub_data, "_find_revision", lambda repository, revision: ("f" * 40, "mit"))
     with pytest.raises(
         Unavailable, match=r"FGVC-Aircraft@refs/pr/1 is now at fffffff, not at e18a7c9"
     ):
@@ -252,7 +254,7 @@ def test_a_gated_data_set_says_how_to_get_in(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     words = r"ILSVRC/imagenet-1k is gated: accept its terms at https://.*log in.*set LGZOO_IMAGENET"
     with monkeypatch.context() as patch:
-        patch.setattr(hub_data, "_pin_revision", lambda repository, revision: (COMMIT, "other"))
+        patch.setattr(hub_data, "_find_revision", lambda repository, revision: (COMMIT, "other"))
         patch.setattr(datasets, "load_dataset", load)
         with pytest.raises(Unavailable, match=words):
             open_task("imagenet-1k")

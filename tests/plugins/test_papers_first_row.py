@@ -42,7 +42,7 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Path], Non
     for variable in ("HF_HUB_OFFLINE", "LGZOO_DECATHLON", "LGZOO_FOOD101", "LGZOO_VOC2012"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    monkeypatch.setattr(hub_data, "_pin_revision", lambda repository, revision: (COMMIT, "mit"))
+    monkeypatch.setattr(hub_data, "_find_revision", lambda repository, revision: (COMMIT, "mit"))
     return stands_in
 
 

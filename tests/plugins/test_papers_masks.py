@@ -121,7 +121,7 @@ def test_voc_from_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     folder = parquet(tmp_path / "repository", {"train": 20, "val": 5}, columns, None)
     load = datasets.load_dataset
     monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: load(str(folder)))
-    monkeypatch.setattr(hub_data, "_pin_revision", lambda *_: ("a" * 40, "unknown"))
+    monkeypatch.setattr(hub_data, "_find_revision", lambda *_: ("a" * 40, "unknown"))
     task = open_task("voc2012")
     assert dict(task.sizes) == {"train": 18, "validation": 2, "test": 5}
     assert task.revision == "a" * 40

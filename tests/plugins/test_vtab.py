@@ -69,7 +69,7 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Path], Non
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     monkeypatch.delenv(VARIABLE, raising=False)
-    monkeypatch.setattr(hub_data, "_pin_revision", lambda repository, revision: (COMMIT, "mit"))
+    monkeypatch.setattr(hub_data, "_find_revision", lambda repository, revision: (COMMIT, "mit"))
     return stands_in
 
 

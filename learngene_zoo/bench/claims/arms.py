@@ -39,7 +39,7 @@ def check_arms(claim: Claim, path: Path, offline: bool = False) -> None:
         targets = [_find_task(name, offline) for name in claim.targets]
     for name in claim.arms:
         where = f"{path}: arm {name!r}"
-        arm, config = _outline(claim, name, where, offline)
+        arm, config = _outline_arm(claim, name, where, offline)
         with _locate(where, "targets"):
             for target in targets:
                 check_kind(target, takes_texts=config.spec.image_size is None)
@@ -64,7 +64,7 @@ def _find_task(name: str, offline: bool) -> Task | Entry:
     return catalogue.find_entry(name) or catalogue.open_task(name, offline=offline)
 
 
-def _outline(claim: Claim, name: str, where: str, offline: bool) -> tuple[Arm, LearngeneConfig]:
+def _outline_arm(claim: Claim, name: str, where: str, offline: bool) -> tuple[Arm, LearngeneConfig]:
     """Return an arm with the draws of the first seed, and the config of its extraction."""
     method = METHODS.load(claim.arms[name].method)
     with _locate(where, "preset"):

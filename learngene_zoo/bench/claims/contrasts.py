@@ -241,7 +241,7 @@ def exact_value(exact: Sum) -> float:
     if exact.quantity == "times":
         return _sum_of_products(exact.work) / _sum_of_products(exact.instead_work)
     if exact.quantity == "stored":
-        return 100 * (1 - _count_stored(exact) / _stored_instead(exact))
+        return 100 * (1 - _count_stored(exact) / _count_stored_instead(exact))
     params = list_params(exact)
     if exact.quantity == "smallest":
         return min(params.values()) / 1e6
@@ -270,7 +270,7 @@ def _count_stored(exact: Sum) -> int:
     return params + _count_stitches(exact.stitches)
 
 
-def _stored_instead(exact: Sum) -> int:
+def _count_stored_instead(exact: Sum) -> int:
     specs = [read_ancestry_spec(name).with_(classes=exact.classes) for name in exact.instead]
     return sum(count_cost(spec, exact.convention).params for spec in specs) + _count_stitches(
         exact.instead_stitches

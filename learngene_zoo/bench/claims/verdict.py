@@ -173,7 +173,7 @@ def _judge_over(evidence: _Evidence) -> tuple[list[Finding], list[str]]:
 
 
 def _judge_ordering(evidence: _Evidence) -> tuple[list[Finding], list[str]]:
-    return _correct_findings(
+    return _apply_holm(
         [_estimate(evidence, pair) for pair in pairwise(evidence.claim.compare.arms)]
     ), []
 
@@ -289,7 +289,7 @@ def _count_same_models(evidence: _Evidence, ours: str, theirs: str) -> int:
     return len(set.intersection(*(set(results.items()) for results in flags)))
 
 
-def _correct_findings(findings: Sequence[Finding]) -> list[Finding]:
+def _apply_holm(findings: Sequence[Finding]) -> list[Finding]:
     """Apply Holm's correction: a pair is undecided unless its adjusted p-value is below 0.05."""
     adjusted = adjust_by_holm(
         {finding.what: 1.0 if finding.p is None else finding.p for finding in findings}

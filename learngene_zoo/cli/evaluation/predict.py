@@ -82,7 +82,7 @@ def predict(
     if job.as_json:
         print_rows(rows, as_json=True)
     if broken < len(rows):
-        lifecycle.opening.note_random_head(opened)
+        lifecycle.opening.warn_of_random_head(opened)
     if broken and len(rows) > 1:
         say(f"{broken} of {count_noun(len(rows), noun)} could not be read", job)
     return 1 if broken else 0

@@ -1,8 +1,8 @@
 """BERT: transformers' `BertModel`, with the head of `BertForSequenceClassification` or none."""
 
-from learngene_zoo.families.bert.names import config, rename_tensors, spec_values
+from learngene_zoo.families.bert.names import convert_config, rename_tensors, write_config
 from learngene_zoo.families.bert.spec import BertSpec
-from learngene_zoo.families.bert.table import TABLE, flops
+from learngene_zoo.families.bert.table import TABLE, count_flops
 from learngene_zoo.families.family import Family, TransformersNames
 
 _TINY = BertSpec(
@@ -13,12 +13,12 @@ FAMILY = Family(
     name="bert",
     spec=BertSpec,
     table=TABLE,
-    flops=flops,
+    flops=count_flops,
     transformers=TransformersNames(
         model_type="bert",
         module="transformers.models.bert.modeling_bert",
-        config=config,
-        values=spec_values,
+        config=write_config,
+        values=convert_config,
         rename=rename_tensors,
     ),
     supported=(

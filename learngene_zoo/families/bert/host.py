@@ -11,14 +11,14 @@ from transformers import BertConfig, BertForSequenceClassification
 
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.bert import FAMILY
-from learngene_zoo.families.bert.names import config
+from learngene_zoo.families.bert.names import write_config
 from learngene_zoo.families.bert.spec import BertSpec
 from learngene_zoo.families.forward import observe_output, pool_words
 from learngene_zoo.families.text_format import Tokens
 from learngene_zoo.families.transformers_modules import (
     build_config,
     convert_to_tokens,
-    read_spec,
+    read_text_spec,
 )
 from learngene_zoo.families.transformers_modules import open_folder as open_folder
 from learngene_zoo.storage import StateDict
@@ -36,7 +36,7 @@ def create(spec: BertSpec, **extra: Any) -> BertForSequenceClassification:
     """
     rates = {"attention_probs_dropout_prob": 0.0, "hidden_dropout_prob": 0.0}
     model: Any = BertForSequenceClassification(
-        build_config(BertConfig, config(spec), spec.classes, {**rates, **extra})
+        build_config(BertConfig, write_config(spec), spec.classes, {**rates, **extra})
     )
     if not spec.classes:
         model.classifier = nn.Identity()
@@ -48,14 +48,14 @@ def create(spec: BertSpec, **extra: Any) -> BertForSequenceClassification:
     return model  # type: ignore[no-any-return]
 
 
-def spec_of(model: nn.Module) -> BertSpec:
+def read_spec(model: nn.Module) -> BertSpec:
     """Return the spec of a module. Raises `WrongCall` for a module of another class."""
     if type(model) is not BertForSequenceClassification:
         raise WrongCall(
             f"a {type(model).__name__} is not supported; supported is {FAMILY.supported}"
         )
     is_headless = isinstance(model.classifier, nn.Identity)
-    spec: BertSpec = read_spec(FAMILY, model, is_headless)
+    spec: BertSpec = read_text_spec(FAMILY, model, is_headless)
     return spec.with_(pool=getattr(model, "pool", None))
 
 

@@ -38,14 +38,14 @@ _OLDER: dict[str, Json] = {"position_embedding_type": "absolute"}
 _LEFT_OUT = re.compile(r"^cls\.|^qa_outputs\.|^(bert\.)?embeddings\.position_ids$")
 
 
-def config(spec: BertSpec) -> dict[str, Json]:
+def write_config(spec: BertSpec) -> dict[str, Json]:
     """Return the keys of config.json that fix the model."""
     values: dict[str, Json] = {key: getattr(spec, name) for name, (key, _) in _KEYS.items()}
     architecture = "BertForSequenceClassification" if spec.classes else "BertModel"
     return {"architectures": [architecture], **values, "intermediate_size": spec.hidden, **_FIXED}
 
 
-def spec_values(config: Mapping[str, Json], where: str) -> dict[str, Json]:
+def convert_config(config: Mapping[str, Json], where: str) -> dict[str, Json]:
     """Return a config.json as the JSON of a `BertSpec`; `where` names the file.
 
     Raises `WrongCall` for a function that no spec expresses, `BadFile` for values of a wrong type.

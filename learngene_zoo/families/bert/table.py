@@ -20,7 +20,7 @@ from learngene_zoo.families.family import (
 )
 
 
-def axis_sizes(spec: BertSpec) -> dict[str, int]:
+def list_axis_sizes(spec: BertSpec) -> dict[str, int]:
     """Return the size of each axis in the model of `spec`."""
     return {
         "width": spec.width,
@@ -69,7 +69,7 @@ def _list_branches(spec: BertSpec) -> tuple[BranchNames, ...]:
 
 TABLE = Table(
     prefix="bert.encoder.layer.",
-    sizes=axis_sizes,
+    sizes=list_axis_sizes,
     stem=(
         make_row("bert.embeddings.word_embeddings.weight", "vocabulary, width", "embedding"),
         make_row("bert.embeddings.position_embeddings.weight", "positions, width", "positions"),
@@ -93,7 +93,7 @@ TABLE = Table(
 )
 
 
-def flops(spec: BertSpec, convention: Convention = "exact") -> int:
+def count_flops(spec: BertSpec, convention: Convention = "exact") -> int:
     """Return the multiply-adds of the model for one text of the largest length.
 
     The pooler and the head read the first token.

@@ -4,10 +4,10 @@ from learngene_zoo.families.eva.names import (
     ARCHITECTURES,
     REGISTERED,
     choose_architecture,
-    spec_values,
+    convert_config,
 )
 from learngene_zoo.families.eva.spec import EvaSpec
-from learngene_zoo.families.eva.table import TABLE, flops
+from learngene_zoo.families.eva.table import TABLE, count_flops
 from learngene_zoo.families.family import Family
 
 _TINY = EvaSpec(
@@ -18,12 +18,12 @@ FAMILY = Family(
     name="eva",
     spec=EvaSpec,
     table=TABLE,
-    flops=flops,
+    flops=count_flops,
     architectures=ARCHITECTURES,
     registered=REGISTERED,
     architecture=choose_architecture,
     arguments=EvaSpec.timm_args,
-    values=spec_values,
+    values=convert_config,
     timm_modules=frozenset({"timm.models.eva"}),
     supported=(
         "timm's Eva with square images and LayerNorm, as vit_*_dinov3, eva02_*, eva_giant_*,"

@@ -77,7 +77,7 @@ def convert_state(state: dict[str, Any], model: nn.Module, architecture: str) ->
     return tensors
 
 
-def spec_of(model: nn.Module) -> EvaSpec:
+def read_spec(model: nn.Module) -> EvaSpec:
     """Return the spec of a timm `Eva`.
 
     Raises `WrongCall` for any other module, and for one with a feature that `EvaSpec` cannot

@@ -268,7 +268,7 @@ def choose_architecture(spec: EvaSpec) -> str:
     )
 
 
-def spec_values(architecture: str, args: Mapping[str, Json], where: str) -> dict[str, Json]:
+def convert_config(architecture: str, args: Mapping[str, Json], where: str) -> dict[str, Json]:
     """Return a model's arguments as the JSON of an `EvaSpec`.
 
     Args:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import torch
 
 
-def axis_sizes(spec: EvaSpec) -> dict[str, int]:
+def list_axis_sizes(spec: EvaSpec) -> dict[str, int]:
     """Return the size of each axis in the model of `spec`."""
     return {
         "one": 1,
@@ -224,7 +224,7 @@ def _list_branches(spec: EvaSpec) -> tuple[BranchNames, ...]:
 
 TABLE = Table(
     prefix="blocks.",
-    sizes=axis_sizes,
+    sizes=list_axis_sizes,
     stem=_STEM,
     block=_BLOCK,
     final_norm=_TAIL,
@@ -241,7 +241,7 @@ TABLE = Table(
 )
 
 
-def flops(spec: EvaSpec, convention: Convention = "exact") -> int:
+def count_flops(spec: EvaSpec, convention: Convention = "exact") -> int:
     """Return the multiply-adds of the model for one image.
 
     The rotation of queries and keys does not count, like all elementwise products.

@@ -12,13 +12,13 @@ from transformers import GPT2Config, GPT2ForSequenceClassification
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.forward import observe_input
 from learngene_zoo.families.gpt2 import FAMILY
-from learngene_zoo.families.gpt2.names import config
+from learngene_zoo.families.gpt2.names import write_config
 from learngene_zoo.families.gpt2.spec import Gpt2Spec
 from learngene_zoo.families.text_format import Tokens
 from learngene_zoo.families.transformers_modules import (
     build_config,
     convert_to_tokens,
-    read_spec,
+    read_text_spec,
 )
 from learngene_zoo.families.transformers_modules import open_folder as open_folder
 from learngene_zoo.storage import StateDict
@@ -31,20 +31,20 @@ def create(spec: Gpt2Spec, **extra: Any) -> GPT2ForSequenceClassification:
     """
     rates = {"attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0}
     model: Any = GPT2ForSequenceClassification(
-        build_config(GPT2Config, config(spec), spec.classes, {**rates, **extra})
+        build_config(GPT2Config, write_config(spec), spec.classes, {**rates, **extra})
     )
     if not spec.classes:
         model.score = nn.Identity()
     return model  # type: ignore[no-any-return]
 
 
-def spec_of(model: nn.Module) -> Gpt2Spec:
+def read_spec(model: nn.Module) -> Gpt2Spec:
     """Return the spec of a module. Raises `WrongCall` for a module of another class."""
     if type(model) is not GPT2ForSequenceClassification:
         raise WrongCall(
             f"a {type(model).__name__} is not supported; supported is {FAMILY.supported}"
         )
-    spec: Gpt2Spec = read_spec(FAMILY, model, is_headless=isinstance(model.score, nn.Identity))
+    spec: Gpt2Spec = read_text_spec(FAMILY, model, is_headless=isinstance(model.score, nn.Identity))
     return spec
 
 

@@ -49,7 +49,7 @@ _BUFFERS = re.compile(r"\.attn\.(masked_)?bias$")  # masks, in files of older ve
 _HEADS = ("lm_head.", "multiple_choice_head.", "classifier.", "qa_outputs.")
 
 
-def config(spec: Gpt2Spec) -> dict[str, Json]:
+def write_config(spec: Gpt2Spec) -> dict[str, Json]:
     """Return the keys of config.json that fix the model."""
     values: dict[str, Json] = {key: getattr(spec, name) for name, (key, _) in _KEYS.items()}
     body = "GPT2LMHeadModel" if spec.tied_head else "GPT2Model"
@@ -57,7 +57,7 @@ def config(spec: Gpt2Spec) -> dict[str, Json]:
     return {"architectures": [architecture], **values, "n_inner": spec.hidden, **_FIXED}
 
 
-def spec_values(config: Mapping[str, Json], where: str) -> dict[str, Json]:
+def convert_config(config: Mapping[str, Json], where: str) -> dict[str, Json]:
     """Return a config.json as the JSON of a `Gpt2Spec`; `where` names the file.
 
     The padding word of a config without one is the word that ends texts. Raises `WrongCall` for a

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import torch
 
 
-def axis_sizes(spec: Gpt2Spec) -> dict[str, int]:
+def list_axis_sizes(spec: Gpt2Spec) -> dict[str, int]:
     """Return the size of each axis in the model of `spec`."""
     return {
         "qkv": 3,
@@ -66,7 +66,7 @@ def _list_branches(spec: Gpt2Spec) -> tuple[BranchNames, ...]:
 
 TABLE = Table(
     prefix="transformer.h.",
-    sizes=axis_sizes,
+    sizes=list_axis_sizes,
     stem=(
         make_row("transformer.wte.weight", "vocabulary, width", "embedding"),
         make_row("transformer.wpe.weight", "positions, width", "positions"),
@@ -86,7 +86,7 @@ TABLE = Table(
 )
 
 
-def flops(spec: Gpt2Spec, convention: Convention = "exact") -> int:
+def count_flops(spec: Gpt2Spec, convention: Convention = "exact") -> int:
     """Return the multiply-adds of the model for one text of the largest length.
 
     Attention computes the products of all pairs of words and masks those of later ones. The head

@@ -5,11 +5,11 @@ from learngene_zoo.families.vit.names import (
     ARCHITECTURES,
     BASES,
     OURS,
-    arguments,
     choose_architecture,
-    spec_values,
+    convert_config,
+    list_arguments,
 )
-from learngene_zoo.families.vit.spec import TABLE, ViTSpec, flops
+from learngene_zoo.families.vit.spec import TABLE, ViTSpec, count_flops
 
 _TINY = ViTSpec(layers=3, width=32, heads=2, classes=4, image_size=16, patch_size=8)
 
@@ -17,12 +17,12 @@ FAMILY = Family(
     name="vit",
     spec=ViTSpec,
     table=TABLE,
-    flops=flops,
+    flops=count_flops,
     architectures=ARCHITECTURES,
     registered={**BASES, **OURS},
     architecture=choose_architecture,
-    arguments=arguments,
-    values=spec_values,
+    arguments=list_arguments,
+    values=convert_config,
     timm_modules=frozenset({"timm.models.vision_transformer", "timm.models.deit"}),
     supported=(
         "timm's VisionTransformer with blocks of attention then MLP: deit*, most vit_* (CLIP,"

@@ -40,7 +40,7 @@ from learngene_zoo.families.vit.modules import (
     StitchedDenseVisionTransformer,
     StitchedVisionTransformer,
 )
-from learngene_zoo.families.vit.names import arguments
+from learngene_zoo.families.vit.names import list_arguments
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.storage import StateDict
 
@@ -65,7 +65,7 @@ def create(spec: ViTSpec, **extra: Any) -> VisionTransformer:
     `extra` are further arguments of timm's.
     """
     model = timm.create_model(
-        FAMILY.architecture(spec), weight_init="skip", **arguments(spec), **extra
+        FAMILY.architecture(spec), weight_init="skip", **list_arguments(spec), **extra
     )
     # As if built without `weight_init`, so that later calls of `init_weights` and saved arguments
     # have timm's defaults.
@@ -115,7 +115,7 @@ def convert_state(state: dict[str, Any], model: nn.Module, architecture: str) ->
     return tensors
 
 
-def spec_of(model: nn.Module) -> ViTSpec:
+def read_spec(model: nn.Module) -> ViTSpec:
     """Return the spec of a timm `VisionTransformer` or of one of our modules.
 
     The spec of a distilled model is that of the model without its distillation token. Raises

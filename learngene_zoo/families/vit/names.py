@@ -148,7 +148,7 @@ def choose_architecture(spec: ViTSpec) -> str:
     return POST_NORM_ARCHITECTURE if spec.post_norm else _BASES[spec.mlp, spec.norm_eps]
 
 
-def arguments(spec: ViTSpec) -> dict[str, Json]:
+def list_arguments(spec: ViTSpec) -> dict[str, Json]:
     """Return the arguments with which the model of `choose_architecture` builds this model.
 
     All arguments are given, so that no default matters. Our modules also have `front` (layers,
@@ -199,7 +199,7 @@ def _list_differences(spec: ViTSpec, base: ViTSpec) -> dict[str, Json]:
     return arguments
 
 
-def spec_values(architecture: str, args: Mapping[str, Json], where: str) -> dict[str, Json]:
+def convert_config(architecture: str, args: Mapping[str, Json], where: str) -> dict[str, Json]:
     """Return a model's arguments as the JSON of a `ViTSpec`.
 
     Args:

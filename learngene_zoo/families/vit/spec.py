@@ -218,7 +218,7 @@ _MLP_NORM = {"mlp": ("layer", 1e-5), "swiglu": ("rms", 1e-5), "swiglu_packed": (
 # Tensors and FLOPs.
 
 
-def axis_sizes(spec: ViTSpec) -> dict[str, int]:
+def list_axis_sizes(spec: ViTSpec) -> dict[str, int]:
     """Return the size of each axis in the plain model of `spec`."""
     return {
         "one": 1,
@@ -326,7 +326,7 @@ def _list_branches(spec: ViTSpec) -> tuple[BranchNames, ...]:
 
 TABLE = Table(
     prefix="blocks.",
-    sizes=axis_sizes,
+    sizes=list_axis_sizes,
     stem=(
         make_row("cls_token", "one, one, width", "token", lambda spec: spec.class_token),
         make_row("reg_token", "one, registers, width", "token", lambda spec: spec.registers > 0),
@@ -374,7 +374,7 @@ TABLE = Table(
 )
 
 
-def flops(spec: ViTSpec, convention: Convention = "exact") -> int:
+def count_flops(spec: ViTSpec, convention: Convention = "exact") -> int:
     """Return the multiply-adds of the model for one image."""
     segments = spec.segments
     blocks = sum(segment.layers * count_block_flops(segment, convention) for segment in segments)

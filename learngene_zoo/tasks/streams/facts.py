@@ -20,8 +20,8 @@ from learngene_zoo.storage import parse_json
 from learngene_zoo.tasks.splits import assemble_photo_task
 from learngene_zoo.tasks.streams.order import (
     complete_streams,
+    describe_made_splits,
     list_missing_splits,
-    note_made_splits,
 )
 from learngene_zoo.tasks.task import SPLITS, Split, Stream, Task
 
@@ -83,7 +83,7 @@ def make_stream_task(
     streamed = {
         "sizes": {split: sum(splits[split].counts) for split in SPLITS},
         "cut_splits": list_missing_splits(stored),
-        "notes": (*note_made_splits(stored), *notes),
+        "notes": (*describe_made_splits(stored), *notes),
         "open_split": partial(refuse_split, name),
         "open_stream": splits.__getitem__,
     }

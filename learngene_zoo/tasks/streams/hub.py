@@ -26,7 +26,7 @@ from learngene_zoo.tasks.streams.facts import (
     load_facts,
     make_stream_task,
 )
-from learngene_zoo.tasks.streams.tally import Tally, check_trained, divide_stream, note_untested
+from learngene_zoo.tasks.streams.tally import Tally, check_trained, divide_stream, list_untested
 from learngene_zoo.tasks.tables import (
     check_column,
     disable_decoding,
@@ -116,7 +116,7 @@ def open_hub_stream(reference: str, offline: bool) -> Task:
         )
         streams[split] = HubRows(rows, f"{name} {split}", counts, image, label, numbers, repository)
     streams = divide_stream(streams, facts)
-    notes = list(note_untested(facts, classes, numbers))
+    notes = list(list_untested(facts, classes, numbers))
     task = make_stream_task(
         name, streams, classes, notes, revision=source.commit, licence=source.licence
     )

@@ -233,7 +233,7 @@ def complete_streams(name: str, stored: Mapping[str, Stream]) -> dict[str, Strea
     return chosen
 
 
-def note_made_splits(stored: Mapping[str, Stream]) -> tuple[str, ...]:
+def describe_made_splits(stored: Mapping[str, Stream]) -> tuple[str, ...]:
     """Return a note for each split that is taken from the training images."""
     unit = "shard" if len(stored["train"].counts) >= MIN_SHARDS else "image"
     return tuple(

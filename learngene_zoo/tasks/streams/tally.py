@@ -164,7 +164,7 @@ def check_trained(name: str, facts: Facts) -> None:
         )
 
 
-def note_untested(
+def list_untested(
     facts: Facts, class_names: Sequence[str], numbers: Mapping[str, int]
 ) -> Iterator[str]:
     """Yield a line that names the classes without test images, if there are any.

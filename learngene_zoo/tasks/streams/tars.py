@@ -36,7 +36,7 @@ from learngene_zoo.tasks.streams.places import (
     read_class_names,
     read_sizes,
 )
-from learngene_zoo.tasks.streams.tally import Tally, check_trained, divide_stream, note_untested
+from learngene_zoo.tasks.streams.tally import Tally, check_trained, divide_stream, list_untested
 from learngene_zoo.tasks.task import Sample, Stream, Task
 
 IMAGES = ("jpg", "jpeg", "png", "webp")
@@ -302,7 +302,7 @@ def open_tars(pattern: str, offline: bool) -> Task:
     }
     if facts is not None:
         streams = divide_stream(streams, facts)
-        notes = (*notes, *note_untested(facts, names, numbers or {}))
+        notes = (*notes, *list_untested(facts, names, numbers or {}))
     stamp = FileStamp(name_tars(splits), partial(_list_facts, names, tuple(counts.items())))
     kind = "segmentation" if masks else "classification"
     task = make_stream_task(name, streams, names, notes, kind=kind, stamp=stamp)

@@ -15,7 +15,7 @@ import numpy as np
 
 from learngene_zoo.errors import BadData, Unavailable
 from learngene_zoo.runs.progress import show_progress
-from learngene_zoo.tasks.folders import Files, note_left_out
+from learngene_zoo.tasks.folders import Files, list_left_out
 from learngene_zoo.tasks.hub_data import list_image_folders, load_hub_tables
 from learngene_zoo.tasks.layout import split_reference
 from learngene_zoo.tasks.listing import list_pictures
@@ -75,7 +75,7 @@ def open_plain_folder(path: str, offline: bool) -> Task:
         raise BadData(f"{top} contains no images; give a folder of images")
     stamp = FileStamp([(os.path.relpath(file, top), file) for file in files], _list_no_facts)
     left_out = [file for listing in listings for file in listing.left_out]
-    return _make_task(f"folder:{path}", Files(files), stamp=stamp, notes=note_left_out(left_out))
+    return _make_task(f"folder:{path}", Files(files), stamp=stamp, notes=list_left_out(left_out))
 
 
 def open_plain_parquet(path: str, offline: bool) -> Task:
