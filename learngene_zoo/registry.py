@@ -217,8 +217,12 @@ class Plugins(Generic[T]):
             raise
         except (Exception, SystemExit) as error:  # a plugin may raise any error on import
             needed = _describe_unmet(package)
+            is_setting = isinstance(error, TypeError) and "unexpected keyword argument" in str(
+                error
+            )
+            hint = " (is it a field of the class, with an annotation?)" if is_setting else ""
             raise BadFile(
-                f"{words} {needed}fails to import: {type(error).__name__}: {error}{remedy}"
+                f"{words} {needed}fails to import: {type(error).__name__}: {error}{hint}{remedy}"
             ) from error
         if not isinstance(plugin, self.kind):
             named = isinstance(plugin, type | ModuleType)

@@ -80,6 +80,11 @@ class Renaming(Keep):
     num_classes: Annotated[int, "taken by a synonym"] = 3
 
 
+@dataclass(frozen=True, kw_only=True)
+class Unannotated(Keep):
+    extra = 3
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
@@ -92,6 +97,10 @@ class Renaming(Keep):
         (
             {"presets": {"mini": Keep(), "smoke": Shadowing()}},
             "presets are of several types, Keep, Shadowing",
+        ),
+        (
+            {"presets": {"mini": Unannotated(), "smoke": Unannotated()}},
+            "extra of Unannotated is not a setting; annotate it with its type, or with ClassVar",
         ),
     ],
 )
@@ -113,11 +122,6 @@ def test_a_setting_that_shadows_a_common_option_is_caught(settings: Extractor, s
 
 class Undecorated(Keep):
     extra: int = 3
-
-
-@dataclass(frozen=True, kw_only=True)
-class Unannotated(Keep):
-    extra = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +153,6 @@ class Constants(Keep):
     ("settings", "says"),
     [
         (Undecorated(), "'extra' of Undecorated; decorate the class with @dataclass"),
-        (Unannotated(), "'extra' of Unannotated; annotate it with its type, or with ClassVar"),
         (Nested(), "'epochs' of Training; annotate it with its type"),
         (OtherDefault(), "'epochs' of OtherDefault; decorate the class with @dataclass"),
     ],

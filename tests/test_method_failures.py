@@ -16,8 +16,17 @@ from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import Descendant, assemble
 from learngene_zoo.artifacts.learngene import Learngene, load_learngene
 from learngene_zoo.cli.main import describe_error, main
-from learngene_zoo.errors import BadFile, BadPlugin, MethodFailed, Unavailable
+from learngene_zoo.errors import (
+    BadFile,
+    BadPlugin,
+    MethodFailed,
+    Refused,
+    Unavailable,
+    WrongCall,
+)
+from learngene_zoo.families.tensors import take_blocks
 from learngene_zoo.method.contract import METHODS, Method, parse_details
+from learngene_zoo.method.sizes import Target
 from learngene_zoo.storage import WEIGHTS, Tensors
 from learngene_zoo.testing import make_tiny_ancestry
 
@@ -124,6 +133,43 @@ def test_random_tensors_of_partly_inherited_blocks_are_named(
     assert "fc1.weight and 1 more tensor of partly inherited blocks are random" in result.stderr
     lacking[:] = [name for name in learngene.state if name.startswith("blocks.0.")]
     assert "partly inherited" not in CliRunner().invoke(main, [*words, "--force"]).stderr
+
+
+def test_a_model_to_which_a_method_gives_nothing_is_named(
+    learngene: Learngene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learngene.save(tmp_path / "gene")
+    register(
+        with_changed_descendant(lambda made: replace(made, inherited=frozenset())), monkeypatch
+    )
+    words = ["expand", str(tmp_path / "gene"), "--layers", "2", "-o", str(tmp_path / "model")]
+    result = CliRunner().invoke(main, words)
+    assert f"note: all weights of this model are random, as {NAMED} gave none" in result.stderr
+
+
+def test_a_wrong_call_in_the_code_of_another_package_names_it(
+    learngene: Learngene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def take_missing(self: Any, gene: Learngene, target: Target, run: lg.Run) -> Descendant:
+        return assemble(gene.config.spec, take_blocks(gene.state, gene.config.spec, [99]), seed=0)
+
+    register(with_expander(__call__=take_missing), monkeypatch)
+    with pytest.raises(WrongCall, match=rf"there is no block 99; .* \(raised by {NAMED}\)"):
+        lg.expand(learngene, layers=2, classes=5)
+
+
+def test_an_extraction_is_not_resumed_after_the_code_of_its_package_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register(TOY, monkeypatch)
+    monkeypatch.setitem(METHODS.__dict__, "describe_code", lambda name: "lgzoo-toy 2.0 (abc)")
+    words = {"ancestries": "ancestry-mini", "out": tmp_path / "gene", "run": lg.Run(resume=True)}
+    lg.extract("toy", **words)
+    again = lg.extract("toy", **words)
+    assert again.config.method == "toy"
+    monkeypatch.setitem(METHODS.__dict__, "describe_code", lambda name: "lgzoo-toy 2.0 (def)")
+    with pytest.raises(Refused, match=r"made with other settings \(.*code"):
+        lg.extract("toy", **words)
 
 
 def test_large_and_half_numbers_are_accepted(

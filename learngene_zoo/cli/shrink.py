@@ -52,6 +52,7 @@ DROPS = ("MB", "ms", "params")  # columns that a narrow terminal may omit
 SHORT = {"validation": "val"}  # headings, so that the parameters fit into 80 columns
 BOUNDS = ("max_megabytes", "max_drop")
 COUNTS = ("candidates", "tries", "heal", "heal_epochs", "probe_images")
+MIN_SHOWN = 10  # seconds; a shorter time is printed as less than this
 LEFT_OUT = ("images", "teacher", "share", "temperature", "answers")  # settings of `finetune`
 
 
@@ -109,10 +110,12 @@ def _print_plan(model: str, request: dict[str, Any], job: Job) -> None:
     ]
     title = f"candidates; the original has {format_count(params)} parameters"
     print_rows(rows, job.as_json, title, quiet=job.quiet)
+    duration = (
+        f"about {format_seconds(seconds)}" if seconds >= MIN_SHOWN else f"less than {MIN_SHOWN}s"
+    )
     say(
-        f"about {format_seconds(seconds)} to extract, build, probe and train, as fast as "
-        f"the original computes on this machine now; reading {noun}s, measuring latencies and "
-        "exporting come on top",
+        f"{duration} to extract, build, probe and train, as fast as the original computes on this "
+        f"machine now; reading {noun}s, measuring latencies and exporting come on top",
         job,
     )
 

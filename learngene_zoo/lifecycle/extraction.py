@@ -157,6 +157,7 @@ def extract(
         **({"image_size": image_size} if image_size else {}),
         **({"pool": pool} if pool else {}),
         **({"purpose": to_json(purpose)} if purpose else {}),
+        **({"code": code} if (code := METHODS.describe_code(name)) else {}),
     }
 
     def make(run: Run) -> Learngene:

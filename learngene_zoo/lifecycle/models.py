@@ -27,7 +27,7 @@ from learngene_zoo.lifecycle.opening import (
     warn_of_random_head,
 )
 from learngene_zoo.lifecycle.training_warnings import warn_of_training
-from learngene_zoo.pretrained.exported import check_format
+from learngene_zoo.pretrained.exported import check_format, is_exported_file
 from learngene_zoo.pretrained.timm_model import open_model
 from learngene_zoo.runs.folder import check_start, produce
 from learngene_zoo.runs.run import Run
@@ -154,6 +154,7 @@ def evaluate(
         data,
         f"the model {folder}" if folder else "the model",
         f"{quote_word(str(folder))} " if folder else "",
+        is_exported=folder is not None and is_exported_file(folder),
     )
     if resolution == "original":
         result = evaluate_originals(opened.model(), data, split, opened.input_format, run)

@@ -7,6 +7,7 @@ method.
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -240,7 +241,10 @@ def check_descendant(name: str, descendant: Descendant) -> None:
 
 
 def describe_random_tensors(name: str, descendant: Descendant) -> str:
-    """Return which tensors of partly inherited blocks are random; "" if there are none.
+    """Return which tensors are random that should probably be inherited; "" if there are none.
+
+    These are all tensors, if a method that inherits gave none, or tensors of partly inherited
+    blocks.
 
     A method may leave whole blocks, or what is before and after them, to the initialisation. A
     random tensor among inherited ones of its block is probably one that the method forgot. Equal
@@ -249,6 +253,8 @@ def describe_random_tensors(name: str, descendant: Descendant) -> str:
     """
     from learngene_zoo.families.family import get_table
 
+    if not descendant.inherited and METHODS.load(name).inherits:
+        return f"all weights of this model are random, as {describe_method(name)} gave none"
     table = get_table(descendant.spec)
     blocks = {tensor_name: table.block_of(tensor_name) for tensor_name in descendant.state}
     begun = {blocks.get(tensor_name) for tensor_name in descendant.inherited} - {None}
@@ -496,6 +502,14 @@ def _find_faults_of_expander(expander: Any) -> Iterator[str]:
 
 
 def _find_faults_of_settings(settings: Any) -> Iterator[str]:
+    for kind in (kind for kind in type(settings).__mro__ if "__dataclass_params__" in vars(kind)):
+        annotated = inspect.get_annotations(kind)
+        for name, value in vars(kind).items():
+            if isinstance(value, PLAIN) and name not in annotated and not name.startswith("_"):
+                yield (
+                    f"{name} of {kind.__name__} is not a setting; annotate it with its type, or "
+                    "with ClassVar"
+                )
     try:
         if is_dataclass(settings):
             values = {setting.name: setting.default for setting in list_settings(settings)}
@@ -507,6 +521,7 @@ def _find_faults_of_settings(settings: Any) -> Iterator[str]:
 
 
 METHODS = Plugins("learngene_zoo.methods", "method", Method)
+PLAIN = (bool, int, float, str, Path, tuple)  # the types of values that may be settings
 
 
 def describe_method(name: str) -> str:
@@ -520,13 +535,16 @@ def report_failure(name: str) -> Iterator[None]:
     """Report an error in the code of a method as `MethodFailed`, with its name and package.
 
     Errors of this package, and those that are due to a lack of memory, disk space or open files,
-    are raised as they are, but for `WrongTensor`, which becomes `BadPlugin`.
+    are raised as they are. But `WrongTensor` becomes `BadPlugin`, and a `WrongCall` in a method
+    that is not of this project names the method.
     """
     try:
         yield
     except WrongTensor as error:
         raise BadPlugin(f"{describe_method(name)} built a wrong tensor: {error}") from error
     except Exception as error:
+        if type(error) is WrongCall and METHODS.package_of(name):
+            raise WrongCall(f"{error} (raised by {describe_method(name)})") from error
         if isinstance(error, ZooError) or is_shortage(error):
             raise
         raise MethodFailed(

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from learngene_zoo.artifacts.records import is_own_data
 from learngene_zoo.errors import (
     BadFile,
     Unavailable,
@@ -508,6 +509,11 @@ def _check_exists(path: Path) -> Path:
         raise _refuse_missing(str(path))
     if path.is_file():
         refuse_pickle(path)
+        if path.suffix.lower() in (".onnx", ".pt2"):
+            raise WrongCall(
+                f"{path} is an exported file, which cannot be changed; name the folder of the "
+                "model that it was exported from"
+            )
         if path.suffix != ".safetensors" and not is_index(path):
             raise BadFile(
                 f"{path} is not a safetensors file; expected a folder or a .safetensors file"
@@ -537,6 +543,8 @@ def _describe_lack(folder: Path) -> str:
 
 def _refuse_missing(name: str) -> WrongCall:
     scheme, colon, _ = name.partition(":")
+    if is_own_data(name) and not name.startswith("hf:"):  # which may be meant as hf-hub:
+        return WrongCall(f"{name} is data, not a model; name it with --task or --images")
     if colon and "/" not in scheme and len(scheme) > 1:
         return refuse_unknown("source of ancestry models", scheme, ["timm", "hf-hub"])
     if find_architecture(name):

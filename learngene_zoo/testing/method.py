@@ -14,7 +14,7 @@ from learngene_zoo.cli.sections import SettingOption, TrainingOption
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.family import load_family
 from learngene_zoo.families.spec import Spec, TextSpec
-from learngene_zoo.method.contract import Extractor, Method
+from learngene_zoo.method.contract import PLAIN, Extractor, Method
 from learngene_zoo.pretrained.ancestry import Ancestry
 from learngene_zoo.settings import from_json, list_settings, to_json
 from learngene_zoo.tasks import catalogue
@@ -162,7 +162,7 @@ def _list_lost_settings(settings: Any) -> Iterator[str]:
 
 
 WIDE = 16  # times the first example's width and heads, in `check_adapted_presets`
-_PLAIN = (bool, int, float, str, Path, tuple, type(None))  # the types of settings
+_PLAIN = (*PLAIN, type(None))  # the types of settings
 
 
 def list_common_options(method: Method) -> set[str]:

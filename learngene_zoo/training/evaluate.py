@@ -66,7 +66,14 @@ class Evaluation:
     is_text: bool = False  # whether `images` counts texts
 
 
-def check_head(model: Classifier, task: Task, which: str = "the model", named: str = "") -> None:
+def check_head(
+    model: Classifier,
+    task: Task,
+    which: str = "the model",
+    named: str = "",
+    *,
+    is_exported: bool = False,
+) -> None:
     """Raise `WrongCall` for a model that does not have the classes of the task.
 
     Classes are compared by name and order if the model knows their names, otherwise by number.
@@ -76,8 +83,13 @@ def check_head(model: Classifier, task: Task, which: str = "the model", named: s
         task: the task.
         which: the model in messages.
         named: the model in the command line that messages suggest.
+        is_exported: whether it is an exported file, which cannot be trained.
     """
-    train = f"train it first: lgzoo finetune {named}--task {quote_word(task.name)}"
+    train = (
+        "name a file of a model that was trained for this task"
+        if is_exported
+        else f"train it first: lgzoo finetune {named}--task {quote_word(task.name)}"
+    )
     if model.dense != task.dense:
         each = {True: "pixel", False: "image"}
         raise WrongCall(

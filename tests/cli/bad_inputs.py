@@ -118,6 +118,8 @@ CALLS = [
     Case("compare model learngene --task folder:photos", WRONG, ("is a learngene",)),
     Case("predict model", WRONG, ("missing argument 'IMAGES...'",)),
     Case("predict model nothing.png", FAILED, ("nothing.png",)),
+    Case("predict photos/red/0.png model", WRONG, ("model is a model", "predict model photos")),
+    Case("shrink folder:photos --max-params 9K -o new", WRONG, ("is data, not a model", "--task")),
     Case("predict model scratched", WRONG, ("no images in",)),
     Case("finetune model --task folder:photos --keep worst", WRONG, ("--keep", "worst")),
     Case("finetune model --task folder:photos --patience 0", WRONG, ("--patience", "at least 1")),

@@ -21,7 +21,7 @@ from learngene_zoo.pretrained.timm_model import is_timm_source
 from learngene_zoo.runs.progress import report_activity
 from learngene_zoo.runs.run import is_first
 from learngene_zoo.storage import CONFIG
-from learngene_zoo.text import count_noun, escape_controls
+from learngene_zoo.text import count_noun, escape_controls, quote_word
 
 if TYPE_CHECKING:
     from learngene_zoo.training.predict import Prediction
@@ -97,6 +97,12 @@ def _sort_words(model: str, images: tuple[str, ...]) -> tuple[str, tuple[str, ..
         raise WrongCall(
             f"{model} does not exist; give an existing image, or a model before the image: lgzoo "
             "predict finetuned photo.jpg"
+        )
+    later = next((word for word in images if (Path(word) / CONFIG).is_file()), None)
+    if later is not None and not model:
+        others = " ".join(quote_word(word) for word in images if word != later)
+        raise WrongCall(
+            f"{later} is a model, which comes first: lgzoo predict {quote_word(later)} {others}"
         )
     if not images and Path(model).is_dir() and not (Path(model) / CONFIG).is_file():
         return "", (model,)  # a folder of pictures
