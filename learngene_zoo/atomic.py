@@ -69,6 +69,15 @@ def claim(path: Path, force: bool) -> Path:
     return target
 
 
+def check_apart(out: str | Path, *sources: Path | None) -> None:
+    """Raise `Refused` if `out` is one of the inputs, which `force` would overwrite."""
+    for source in sources:
+        if source is not None and resolve_path(Path(out)) == resolve_path(source):
+            raise Refused(
+                f"{out} is also an input of this command; choose another output with out=PATH"
+            )
+
+
 @contextmanager
 def new_folder(
     path: Path, force: bool = False, before: Callable[[Path], None] | None = None

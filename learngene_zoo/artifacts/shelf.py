@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from learngene_zoo.artifacts.arguments import refuse_unknown_arguments
-from learngene_zoo.artifacts.learngene import Learngene, load_learngene
+from learngene_zoo.artifacts.learngene import Learngene, load_learngene, read_config
 from learngene_zoo.artifacts.records import (
     CONTROLS,
     LEARNGENES,
+    LearngeneConfig,
     check_format,
     check_not_transformers,
     is_model_config,
@@ -288,6 +289,17 @@ def load(reference: str | Path, *, offline: bool = False) -> Learngene | Descend
     from learngene_zoo.artifacts.descendant import load_descendant
 
     return load_descendant(folder)
+
+
+def find_with_config(
+    learngene: str | Path | Learngene, offline: bool = False
+) -> tuple[Path | Learngene, LearngeneConfig]:
+    """Return a learngene or its folder, and its config, without opening its tensors."""
+    if isinstance(learngene, Learngene):
+        return learngene, learngene.config
+    parse_reference("learngene", learngene, LEARNGENES)
+    folder = find(learngene, offline=offline)
+    return folder, read_config(folder)
 
 
 def open_learngene(learngene: Learngene | Path | str, *, offline: bool = False) -> Learngene:

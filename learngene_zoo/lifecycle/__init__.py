@@ -20,7 +20,6 @@ from learngene_zoo.lifecycle.language import LANGUAGE_TEXTS as LANGUAGE_TEXTS
 from learngene_zoo.lifecycle.language import TextSizes as TextSizes
 from learngene_zoo.lifecycle.language import list_language_families as list_language_families
 from learngene_zoo.lifecycle.language import train_language as train_language
-from learngene_zoo.lifecycle.learngenes import check_returned as check_returned
 from learngene_zoo.lifecycle.learngenes import plan as plan
 from learngene_zoo.lifecycle.learngenes import plot as plot
 from learngene_zoo.lifecycle.models import TRAIN as TRAIN

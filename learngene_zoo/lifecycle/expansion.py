@@ -19,20 +19,15 @@ from learngene_zoo.artifacts.records import (
     is_own_data,
     list_versions,
 )
-from learngene_zoo.atomic import claim, digest_of
+from learngene_zoo.atomic import check_apart, claim, digest_of
 from learngene_zoo.errors import refuse_unknown
 from learngene_zoo.families.spec import TextSpec
-from learngene_zoo.lifecycle.learngenes import (
-    check_apart,
-    check_returned,
-    locate_own_data,
-    read_config_of,
-)
 from learngene_zoo.method.contract import (
     Expander,
     check_axes,
     check_built,
     check_descendant,
+    check_returned,
     describe_random_tensors,
     find_method,
     list_members,
@@ -48,6 +43,7 @@ from learngene_zoo.runs.run import Run, is_first
 from learngene_zoo.settings import to_json, with_settings
 from learngene_zoo.tasks.catalogue import (
     find_entry,
+    locate_own_data,
     open_task,
 )
 from learngene_zoo.tasks.task import Entry, check_kind
@@ -97,7 +93,7 @@ def expand(
         raise refuse_unknown("control", control, CONTROLS)
     if out is not None:
         claim(Path(out), force or run.resume)
-    source, config = read_config_of(learngene, run.offline)
+    source, config = shelf.find_with_config(learngene, run.offline)
     folder = source if isinstance(source, Path) else source.folder
     default = expander or find_method(config, folder or "it").expander
     target, budget, configured = parse_sizes(target or Target(), budget or Budget(), default, sizes)

@@ -19,12 +19,8 @@ from learngene_zoo.artifacts.records import (
     list_versions,
     parse_references,
 )
+from learngene_zoo.atomic import check_apart
 from learngene_zoo.errors import BadData, WrongCall, refuse_unknown
-from learngene_zoo.lifecycle.learngenes import (
-    check_apart,
-    check_returned,
-    locate_own_data,
-)
 from learngene_zoo.lifecycle.training_warnings import warn
 from learngene_zoo.method.contract import (
     METHODS,
@@ -32,6 +28,7 @@ from learngene_zoo.method.contract import (
     Method,
     check_family,
     check_learngene,
+    check_returned,
     report_failure,
 )
 from learngene_zoo.method.rates import describe_changes
@@ -42,6 +39,7 @@ from learngene_zoo.runs.run import Run, check_has_device
 from learngene_zoo.settings import list_settings, merge_synonyms, to_json, with_settings
 from learngene_zoo.tasks.catalogue import (
     expand_suites,
+    locate_own_data,
     open_task,
     say_notes,
 )

@@ -30,7 +30,6 @@ from learngene_zoo.lifecycle.healing_rounds.building import (
     remove_work,
 )
 from learngene_zoo.lifecycle.healing_rounds.sizes import check_unchanged, plan_rounds
-from learngene_zoo.lifecycle.learngenes import locate_own_data
 from learngene_zoo.lifecycle.opening import make_run, recall_origins
 from learngene_zoo.lifecycle.rates import check_text_recipe, choose_fit, choose_heal_rate
 from learngene_zoo.lifecycle.training_warnings import ignore_training_warnings, warn
@@ -40,7 +39,7 @@ from learngene_zoo.runs.folder import check_start, locate_run, produce
 from learngene_zoo.runs.progress import print_note
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Json, Recipe, list_settings, to_json, with_settings
-from learngene_zoo.tasks.catalogue import open_task
+from learngene_zoo.tasks.catalogue import locate_own_data, open_task
 from learngene_zoo.tasks.task import check_inputs, stamp_tasks
 from learngene_zoo.training.healing.settings import HEAL, HEALING, WITHOUT_MEANING, HealConfig
 

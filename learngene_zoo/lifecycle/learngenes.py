@@ -1,27 +1,22 @@
-"""`plan` and `plot`, and what extraction and expansion have in common."""
+"""`plan` and `plot`: list the sizes of a learngene, and draw it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.arguments import refuse_unknown_arguments
 from learngene_zoo.artifacts.learngene import Learngene, read_config
-from learngene_zoo.artifacts.own_data import LocalOrigin
 from learngene_zoo.artifacts.records import (
-    LEARNGENES,
     SOURCES,
-    LearngeneConfig,
-    is_own_data,
-    parse_reference,
     parse_references,
 )
-from learngene_zoo.atomic import check_file, new_file, resolve_path
-from learngene_zoo.errors import BadPlugin, Refused, WrongCall
+from learngene_zoo.atomic import check_file, new_file
+from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.family import Convention
 from learngene_zoo.method.contract import (
     METHODS,
@@ -37,14 +32,9 @@ from learngene_zoo.method.sizes import (
     Member,
     Target,
 )
-from learngene_zoo.tasks.catalogue import (
-    locate_task,
-)
 
 if TYPE_CHECKING:
-    from learngene_zoo.tasks.task import Task
-
-T = TypeVar("T")
+    pass
 
 
 @refuse_unknown_arguments
@@ -125,7 +115,7 @@ def plot(
     from learngene_zoo import plotting
 
     plotting.check_suffix(path)
-    source, config = read_config_of(learngene)
+    source, config = shelf.find_with_config(learngene)
     method = find_method(config, source if isinstance(source, Path) else source.folder or "it")
     if method.plot is None:
         names = ", ".join(other.name for other in METHODS.load_all()[0] if other.plot is not None)
@@ -137,40 +127,3 @@ def plot(
     with new_file(path, force) as draft, plotting.style():
         plotting.save(draw(gene, expander or method.expander), draft)
     return path
-
-
-def read_config_of(
-    learngene: str | Path | Learngene, offline: bool = False
-) -> tuple[Path | Learngene, LearngeneConfig]:
-    """Return a learngene or its folder, and its config, without opening its tensors."""
-    if isinstance(learngene, Learngene):
-        return learngene, learngene.config
-    parse_reference("learngene", learngene, LEARNGENES)
-    folder = shelf.find(learngene, offline=offline)
-    return folder, read_config(folder)
-
-
-def check_returned(function: Extractor | Expander, kind: type[T], result: object) -> T:
-    """Return the result of a plugin's `function`. Raises `BadPlugin` if it is not a `kind`."""
-    if not isinstance(result, kind):
-        name = f"{type(function).__module__}.{type(function).__qualname__}"
-        raise BadPlugin(f"{name} returned {type(result).__name__}; expected {kind.__name__}")
-    return result
-
-
-def check_apart(out: str | Path, *sources: Path | None) -> None:
-    """Raise `Refused` if `out` is one of the inputs, which `force` would overwrite."""
-    for source in sources:
-        if source is not None and resolve_path(Path(out)) == resolve_path(source):
-            raise Refused(
-                f"{out} is also an input of this command; choose another output with out=PATH"
-            )
-
-
-def locate_own_data(opened: Mapping[str, Task]) -> dict[str, LocalOrigin]:
-    """Return the locations of the user's own data among tasks, by their references."""
-    return {
-        reference: locate_task(task, reference)
-        for reference, task in opened.items()
-        if is_own_data(reference)
-    }

@@ -530,6 +530,14 @@ def describe_method(name: str) -> str:
     return f"the method {name or 'unnamed'!r}" + (f" of the package {packages}" if packages else "")
 
 
+def check_returned(function: Extractor | Expander, kind: type[T], result: object) -> T:
+    """Return the result of a plugin's `function`. Raises `BadPlugin` if it is not a `kind`."""
+    if not isinstance(result, kind):
+        name = f"{type(function).__module__}.{type(function).__qualname__}"
+        raise BadPlugin(f"{name} returned {type(result).__name__}; expected {kind.__name__}")
+    return result
+
+
 @contextmanager
 def report_failure(name: str) -> Iterator[None]:
     """Report an error in the code of a method as `MethodFailed`, with its name and package.

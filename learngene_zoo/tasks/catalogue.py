@@ -6,7 +6,7 @@ network. `open_task` opens any task.
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -273,6 +273,15 @@ def locate_task(task: Task, reference: str) -> LocalOrigin:
     """
     location = locate(reference)
     return LocalOrigin(location, stamp_task(task) or task.revision or _stamp_files(location))
+
+
+def locate_own_data(opened: Mapping[str, Task]) -> dict[str, LocalOrigin]:
+    """Return the locations of the user's own data among tasks, by their references."""
+    return {
+        reference: locate_task(task, reference)
+        for reference, task in opened.items()
+        if is_own_data(reference)
+    }
 
 
 def _stamp_files(location: str) -> str:

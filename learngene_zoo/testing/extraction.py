@@ -14,7 +14,14 @@ from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.learngene import Learngene, load_learngene
 from learngene_zoo.artifacts.records import LearngeneConfig
 from learngene_zoo.errors import BadFile, BadPlugin, WrongCall
-from learngene_zoo.method.contract import METHODS, Extractor, Method, check_learngene, parse_details
+from learngene_zoo.method.contract import (
+    METHODS,
+    Extractor,
+    Method,
+    check_learngene,
+    check_returned,
+    parse_details,
+)
 from learngene_zoo.pretrained.ancestry import Ancestry
 from learngene_zoo.runs import cache
 from learngene_zoo.runs.run import Run
@@ -59,7 +66,7 @@ class Case:
             report_broken_promise(self.method, "the tensors are a mapping from names", shape),
             report_broken_law(self.method, "breaks its promise", BadPlugin),
         ):
-            learngene = lifecycle.check_returned(self.extractor, Learngene, result)
+            learngene = check_returned(self.extractor, Learngene, result)
             check_learngene(self.method.name, learngene)
         if not isinstance(learngene.config, LearngeneConfig):
             return learngene  # `check_outline` reports the type
