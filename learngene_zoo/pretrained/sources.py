@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from learngene_zoo.artifacts.records import is_own_data
+from learngene_zoo.artifacts.records import LOCAL_SCHEMES
 from learngene_zoo.errors import (
     BadFile,
     Unavailable,
@@ -543,7 +543,7 @@ def _describe_lack(folder: Path) -> str:
 
 def _refuse_missing(name: str) -> WrongCall:
     scheme, colon, _ = name.partition(":")
-    if is_own_data(name) and not name.startswith("hf:"):  # which may be meant as hf-hub:
+    if colon and scheme in LOCAL_SCHEMES:
         return WrongCall(f"{name} is data, not a model; name it with --task or --images")
     if colon and "/" not in scheme and len(scheme) > 1:
         return refuse_unknown("source of ancestry models", scheme, ["timm", "hf-hub"])
