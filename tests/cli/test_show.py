@@ -83,6 +83,14 @@ def test_a_model_of_texts_has_no_image_size(
     assert shown["licence"] == "unknown"
 
 
+def test_the_classes_of_a_model_are_named() -> None:
+    row = json.loads(call("show", "ancestry-mini", "--json").stdout)
+    record = json.loads((find_cards_folder() / "ancestry-mini" / "config.json").read_text())
+    assert row["class_names"] == record["label_names"] != []
+    assert f"... ({row['classes'] - 10:,} more)" in call("show", "ancestry-mini").stdout
+    assert json.loads(call("show", "ancestry-words", "--json").stdout)["class_names"] == []
+
+
 def test_a_language_model_shows_its_loss_and_licence() -> None:
     row = json.loads(CliRunner().invoke(main, ["show", "ancestry-words", "--json"]).stdout)
     record = json.loads((find_cards_folder() / "ancestry-words" / "config.json").read_text())

@@ -127,6 +127,7 @@ def describe_model(folder: Path, convention: Convention) -> Row:
         "model": shelf.make_reference(folder),
         **{name: getattr(spec, name) for name in AXES},
         **_list_text_sizes(spec),
+        "class_names": _list_class_names(config),
         **({"front": format_front(spec)} if len(spec.sizes) > 1 else {}),
         "params": model_cost.params,
         "flops": model_cost.flops,
@@ -139,6 +140,13 @@ def describe_model(folder: Path, convention: Convention) -> Row:
         **_list_loss(record),
         "licence": record.inherited_licence,
     }
+
+
+def _list_class_names(config: dict[str, Json]) -> list[Json]:
+    """Return the names of a model's classes, as timm or transformers record them."""
+    labels = config.get("id2label")
+    names = list(labels.values()) if isinstance(labels, dict) else config.get("label_names")
+    return names if isinstance(names, list) else []
 
 
 def _list_test(record: Provenance) -> Row:

@@ -102,8 +102,10 @@ def show(
     else:
         row = describe_model(folder, convention)
         is_text = row["image_size"] is None
+        shown = row if as_json else _shorten_classes(row)
         print_row(
-            {key: row[key] for key in row if as_json or key != "image_size" or not is_text}, as_json
+            {key: shown[key] for key in shown if as_json or key != "image_size" or not is_text},
+            as_json,
         )
 
 
