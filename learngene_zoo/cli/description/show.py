@@ -398,7 +398,8 @@ command = SettingsCommand(
     help="Show the sizes and costs of a method or a learngene, or describe a model, a task or a "
     "suite of tasks.\n\n"
     "NAME is a method, a learngene on the shelf, a task, a suite, your own data (folder:PATH), a "
-    "pretrained model (timm:NAME), or a folder. With -o, images of each class of a task are drawn.",
+    "pretrained model (timm:NAME), a folder, or an ONNX file. With -o, images of each class of a "
+    "task are drawn.",
     epilog="\b\nExamples:\n"
     "  lgzoo show lsamd\n"
     "  lgzoo show ./learngene\n"
