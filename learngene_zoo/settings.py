@@ -8,15 +8,16 @@ another frozen dataclass, such as the `Recipe` of a method that trains.
 
 import dataclasses
 import hashlib
+import inspect
 import json
 import math
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
 
 from learngene_zoo.errors import BadFile, WrongCall, refuse_unknown
 
@@ -192,6 +193,39 @@ def list_settings(settings: Any) -> list[Setting]:
             bounds=_find_bounds(annotation),
         )
     return list(leaves.values())
+
+
+# The types of values that may be settings.
+PLAIN = (bool, int, float, str, Path, tuple, type(None))
+
+
+def find_lost_settings(settings: Any) -> Iterator[str]:
+    """Yield the values in the classes of a record, and of nested ones, that are not its fields.
+
+    Python ignores a value without an annotation, and every value in a subclass that is not
+    decorated with `dataclass`. Constants have a name that begins with `_`, or `ClassVar`.
+    """
+    cls: type = type(settings)
+    hints = _get_hints(cls)
+    for kind in filter(dataclasses.is_dataclass, cls.__mro__):
+        is_decorated = "__dataclass_params__" in vars(kind)
+        annotated = inspect.get_annotations(kind)
+        values = {name for name, value in vars(kind).items() if isinstance(value, PLAIN)}
+        for name in sorted({*annotated, *values}):
+            is_field = is_decorated and name in annotated
+            hint = hints.get(name)
+            is_constant = name.startswith("_") or ClassVar in (hint, get_origin(hint))
+            if not (is_field or is_constant):
+                remedy = (
+                    "annotate it with its type, or with ClassVar"
+                    if is_decorated
+                    else "decorate the class with @dataclass(frozen=True, kw_only=True)"
+                )
+                yield f"{name!r} of {kind.__qualname__}; {remedy}"
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        if dataclasses.is_dataclass(value):
+            yield from find_lost_settings(value)
 
 
 def _describe_leaf(hint: Any, where: str) -> tuple[type, tuple[str, ...] | None, bool]:

@@ -29,6 +29,7 @@ MAX_TENSOR_NAME = 500  # characters of a tensor's name
 WEIGHTS = "model.safetensors"
 INDEX = f"{WEIGHTS}.index.json"
 CONFIG = "config.json"
+EXPORTED = (".onnx", ".pt2")  # suffixes of files of `lgzoo export`
 # The files of a tokenizer, beside those of a model of texts.
 TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
 TOKENIZER_FILES = (

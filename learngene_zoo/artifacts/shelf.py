@@ -32,6 +32,7 @@ from learngene_zoo.hub.client import SCHEME, find_cached_repository, parse_hub_r
 from learngene_zoo.runs.folder import is_unfinished
 from learngene_zoo.storage import (
     CONFIG,
+    EXPORTED,
     read_json,
 )
 
@@ -158,7 +159,7 @@ def find(reference: str | Path, *, offline: bool = False) -> Path:
     if path.is_file():
         use = (
             "; an exported file works with lgzoo evaluate and predict"
-            if path.suffix in (".onnx", ".pt2")
+            if path.suffix in EXPORTED
             else ""
         )
         raise WrongCall(f"{path} is a file; give the folder that contains {CONFIG}{use}")

@@ -178,7 +178,7 @@ def finetune(
     def make(run: Run) -> Descendant | TimmModel:
         say_notes([data], run)
         if data.is_text:
-            _print_truncation(start, data)
+            _print_note_on_truncation(start, data)
         fresh, is_fitted = _build_start(start, data, recipe, tuning, run)
         adapt = rescale_head if is_fitted else None
         distillation = _open_distillation(tuning, fresh, data, run)
@@ -274,7 +274,7 @@ def _describe_splits(task: Task) -> str:
     )
 
 
-def _print_truncation(model: Descendant | TimmModel, task: Task) -> None:
+def _print_note_on_truncation(model: Descendant | TimmModel, task: Task) -> None:
     """Print how many of the first training texts are longer than the model takes, if any is."""
     from learngene_zoo.runs.progress import print_note
     from learngene_zoo.tasks.texts.encoding import describe_truncation

@@ -205,14 +205,14 @@ def _place_label(text: str, x: float, y: float, boxes: list[Box]) -> dict[str, s
     for left, middle, anchor in sides:
         box = (left, middle - below / 2, left + width, middle + below / 2)
         is_inside = box[0] >= LEFT and box[2] <= WIDTH and box[1] >= 0 and box[3] <= HEIGHT - BOTTOM
-        if is_inside and not any(_do_overlap(box, other) for other in boxes):
+        if is_inside and not any(_has_overlap(box, other) for other in boxes):
             boxes.append(box)
             label_x = left + width if anchor == "end" else left
             return {"x": f"{label_x:.1f}", "y": f"{middle:.1f}", "anchor": anchor}
     return None
 
 
-def _do_overlap(one: Box, other: Box) -> bool:
+def _has_overlap(one: Box, other: Box) -> bool:
     return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 

@@ -7,7 +7,6 @@ method.
 
 from __future__ import annotations
 
-import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -35,6 +34,7 @@ from learngene_zoo.registry import Plugins
 from learngene_zoo.settings import (
     Recipe,
     check_bounds,
+    find_lost_settings,
     from_json,
     list_settings,
     with_settings,
@@ -502,18 +502,12 @@ def _find_faults_of_expander(expander: Any) -> Iterator[str]:
 
 
 def _find_faults_of_settings(settings: Any) -> Iterator[str]:
-    for kind in (kind for kind in type(settings).__mro__ if "__dataclass_params__" in vars(kind)):
-        annotated = inspect.get_annotations(kind)
-        for name, value in vars(kind).items():
-            if isinstance(value, PLAIN) and name not in annotated and not name.startswith("_"):
-                yield (
-                    f"{name} of {kind.__name__} is not a setting; annotate it with its type, or "
-                    "with ClassVar"
-                )
     try:
         if is_dataclass(settings):
             values = {setting.name: setting.default for setting in list_settings(settings)}
             with_settings(settings, values)  # raises for a default of another type
+            for fault in find_lost_settings(settings):
+                yield f"a value is not a setting: {fault}"
     except (TypeError, NameError) as error:  # a type that is not allowed, or not defined
         yield str(error)
     except WrongCall as error:
@@ -521,7 +515,6 @@ def _find_faults_of_settings(settings: Any) -> Iterator[str]:
 
 
 METHODS = Plugins("learngene_zoo.methods", "method", Method)
-PLAIN = (bool, int, float, str, Path, tuple)  # the types of values that may be settings
 
 
 def describe_method(name: str) -> str:

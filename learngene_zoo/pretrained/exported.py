@@ -18,7 +18,7 @@ from learngene_zoo.families.spec import InputFormat
 from learngene_zoo.families.timm_config import read_image_settings, read_normalisation, read_view
 from learngene_zoo.pretrained.timm_model import TimmModel, open_model
 from learngene_zoo.settings import Json
-from learngene_zoo.storage import parse_json
+from learngene_zoo.storage import EXPORTED, parse_json
 
 if TYPE_CHECKING:
     from torch import nn
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 Format = Literal["onnx", "pt2"]
 Dtype = Literal["fp32", "fp16", "int8"]
 PIXELS, LOGITS = "pixel_values", "logits"
-SUFFIXES = (".onnx", ".pt2")
 _EXTRA = "pip install 'learngene-zoo[onnx]'"
 
 
@@ -53,7 +52,7 @@ class ExportedModel:
 def is_exported_file(reference: object) -> bool:
     """Return whether a reference has the name of an exported file and is not a folder."""
     path = Path(str(reference))
-    return path.suffix.lower() in SUFFIXES and not path.is_dir()
+    return path.suffix.lower() in EXPORTED and not path.is_dir()
 
 
 def is_own_export(path: Path) -> bool:

@@ -43,6 +43,7 @@ from learngene_zoo.pretrained.layouts import choose_tensors
 from learngene_zoo.settings import to_json
 from learngene_zoo.storage import (
     CONFIG,
+    EXPORTED,
     INDEX,
     TOKENIZER_FILES,
     WEIGHTS,
@@ -509,7 +510,7 @@ def _check_exists(path: Path) -> Path:
         raise _refuse_missing(str(path))
     if path.is_file():
         refuse_pickle(path)
-        if path.suffix.lower() in (".onnx", ".pt2"):
+        if path.suffix.lower() in EXPORTED:
             raise WrongCall(
                 f"{path} is an exported file, which cannot be changed; name the folder of the "
                 "model that it was exported from"

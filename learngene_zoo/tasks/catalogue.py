@@ -389,10 +389,10 @@ def check_name(name: str) -> None:
     hint = f"{suggestion} (your own data: {OWN_DATA_FORMS})"
     if broken:
         hint += f" (the suite {broken[0].name} cannot be used; see `lgzoo doctor`)"
-    raise WrongCall(f"{hint}{suggest_left_out()}")
+    raise WrongCall(f"{hint}{suggest_left_out_suites()}")
 
 
-def suggest_left_out() -> str:
+def suggest_left_out_suites() -> str:
     """Return a hint with the suites that `LGZOO_PLUGINS` leaves out, else ""."""
     names = SUITES.list_left_out()
     return f" ({CHOICE} leaves out the suites {', '.join(names)})" if names else ""

@@ -373,7 +373,7 @@ class Loader:
         self, task: Task, input_format: InputFormat, seed: int, augment: Augment, workers: int
     ) -> BatchDataset:
         source = self._source.split
-        _print_modes(task, self._source)
+        _print_notes_on_modes(task, self._source)
         dataset = BatchDataset(task, source, input_format, seed, augment)
         # Not with workers, which would each cache all images, nor with masks or attributes
         is_alike = augment in ("none", "light") and not (workers or task.dense or task.attributes)
@@ -492,7 +492,7 @@ class WorkerLoader(DataLoader[Any]):
             return super().__iter__()
 
 
-def _print_modes(task: Task, source: PickedImages | StreamedImages) -> None:
+def _print_notes_on_modes(task: Task, source: PickedImages | StreamedImages) -> None:
     """Print notes if a few images show grey of more than 8 bits, or transparent parts."""
     if isinstance(source, PickedImages) and isinstance(source.split, DecodedSplit):
         split = source.split

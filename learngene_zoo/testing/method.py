@@ -1,12 +1,10 @@
 """The contract of a method: `check_method` checks all of its laws."""
 
-import inspect
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, get_origin, get_type_hints
 from unittest import mock
 
 from learngene_zoo.cli import expand, extract, main, plan
@@ -14,7 +12,7 @@ from learngene_zoo.cli.sections import SettingOption, TrainingOption
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.family import load_family
 from learngene_zoo.families.spec import Spec, TextSpec
-from learngene_zoo.method.contract import PLAIN, Extractor, Method
+from learngene_zoo.method.contract import Extractor, Method
 from learngene_zoo.pretrained.ancestry import Ancestry
 from learngene_zoo.settings import from_json, list_settings, to_json
 from learngene_zoo.tasks import catalogue
@@ -107,15 +105,12 @@ def check_adapted_presets(method: Method, ancestry: Ancestry | None) -> None:
 
 
 def check_settings(method: Method) -> None:
-    """Check that settings are fields, survive JSON, and shadow no option of the command line."""
+    """Check that settings survive JSON, and shadow no option of the command line.
+
+    That they are fields is checked when the record is made.
+    """
     taken_names = list_common_options(method)
     for part, settings in (("extractor", method.extractor), ("expander", method.expander)):
-        for fault in _list_lost_settings(settings):
-            require(
-                False,
-                method,
-                f"has a class of its {part} with a value that is not a setting: {fault}",
-            )
         shadows = sorted({setting.name for setting in list_settings(settings)} & taken_names)
         require(
             not shadows,
@@ -131,38 +126,7 @@ def check_settings(method: Method) -> None:
         )
 
 
-def _list_lost_settings(settings: Any) -> Iterator[str]:
-    """Yield the values in the classes of a record, and of nested ones, that are not its fields.
-
-    Python ignores a value without an annotation, and every value in a subclass that is not
-    decorated with `dataclass`. Constants have a name that begins with `_`, or `ClassVar`.
-    """
-    hints = get_type_hints(type(settings))
-    for kind in (kind for kind in type(settings).__mro__ if is_dataclass(kind)):
-        is_decorated = "__dataclass_params__" in vars(kind)
-        annotated = inspect.get_annotations(kind)
-        values = {name for name, value in vars(kind).items() if isinstance(value, _PLAIN)}
-        for name in sorted({*annotated, *values}):
-            is_field = is_decorated and name in annotated
-            is_constant = name.startswith("_") or ClassVar in (
-                hints.get(name),
-                get_origin(hints.get(name)),
-            )
-            if not (is_field or is_constant):
-                remedy = (
-                    "annotate it with its type, or with ClassVar"
-                    if is_decorated
-                    else "decorate the class with @dataclass(frozen=True, kw_only=True)"
-                )
-                yield f"{name!r} of {kind.__qualname__}; {remedy}"
-    for field in fields(settings):
-        value = getattr(settings, field.name)
-        if is_dataclass(value):
-            yield from _list_lost_settings(value)
-
-
 WIDE = 16  # times the first example's width and heads, in `check_adapted_presets`
-_PLAIN = (*PLAIN, type(None))  # the types of settings
 
 
 def list_common_options(method: Method) -> set[str]:

@@ -75,7 +75,7 @@ def _read_rows(data: Path, name: str, files: tuple[str, ...]) -> Files | Packed:
     inner = [file.removeprefix("data/") for file in files]  # "data/aircraft/train/0001/0000001.jpg"
     if (data / name).is_dir():
         paths = tuple(str(data / file) for file in inner)
-        _do_exist(paths)
+        _are_present(paths)
         return Files(paths)
     tar = data / f"{name}.tar"
     if not tar.is_file():
@@ -90,7 +90,7 @@ def _read_rows(data: Path, name: str, files: tuple[str, ...]) -> Files | Packed:
     return Packed(str(tar), tuple(inner), tuple(there[file] for file in inner))
 
 
-def _do_exist(paths: tuple[str, ...]) -> None:
+def _are_present(paths: tuple[str, ...]) -> None:
     """Check that all files exist. Raises `BadData` for the first missing one.
 
     Each folder is listed only once, as there are a million files.

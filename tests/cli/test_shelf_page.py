@@ -21,7 +21,7 @@ from learngene_zoo.artifacts.records import CardRecord, CardResults, Measured
 from learngene_zoo.cli.main import main
 from learngene_zoo.families.family import count_cost
 from learngene_zoo.lifecycle.shelf_page import (
-    _do_overlap,
+    _has_overlap,
     _place_label,
     build_shelf_page,
     list_sizes,
@@ -163,4 +163,4 @@ def test_labels_of_a_picture_touch_neither_points_nor_each_other() -> None:
         assert _place_label("abc", 100, 100, taken) is not None, count
     assert _place_label("abc", 100, 100, taken) is None
     for number, box in enumerate(taken):
-        assert not any(_do_overlap(box, other) for other in taken[number + 1 :])
+        assert not any(_has_overlap(box, other) for other in taken[number + 1 :])

@@ -50,7 +50,8 @@ def make_descendant(spec: ViTSpec = SPEC, **fields: object) -> Descendant:
         "provenance": {"method": "lsamd"},
         **fields,
     }
-    return assemble(spec, tensors.remove_head(initialise(spec, 7, "fan_in"), spec), seed=1, **given)  # type: ignore[arg-type]
+    body = tensors.remove_head(initialise(spec, 7, "fan_in"), spec)
+    return assemble(spec, body, seed=1, **given)  # type: ignore[arg-type]
 
 
 # --- the model

@@ -41,7 +41,8 @@ def make_descendant(spec: ViTSpec = SPEC, **fields: object) -> Descendant:
         "provenance": {"method": "lsamd", "seed": 3},
         **fields,
     }
-    return assemble(spec, tensors.remove_head(initialise(spec, 7), spec), seed=1, **given)  # type: ignore[arg-type]
+    body = tensors.remove_head(initialise(spec, 7), spec)
+    return assemble(spec, body, seed=1, **given)  # type: ignore[arg-type]
 
 
 # --- assembling

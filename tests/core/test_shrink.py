@@ -28,7 +28,11 @@ from learngene_zoo.lifecycle.shrinking.candidates import (
     select_affordable,
 )
 from learngene_zoo.lifecycle.shrinking.finishing import FinishedCandidate, choose_winner
-from learngene_zoo.lifecycle.shrinking.request import ShrinkConfig, choose_export, print_export
+from learngene_zoo.lifecycle.shrinking.request import (
+    ShrinkConfig,
+    choose_export,
+    print_note_on_export,
+)
 from learngene_zoo.lifecycle.shrinking.table import Shrunk
 from learngene_zoo.method.contract import METHODS, Work
 from learngene_zoo.method.sizes import Budget, Member
@@ -602,6 +606,6 @@ def test_the_format_of_the_export_depends_on_the_packages(
     assert choose_export("pt2") == "pt2"
     assert capsys.readouterr().err == ""
     with print_activities():
-        print_export("pt2")
-        print_export("auto")
+        print_note_on_export("pt2")
+        print_note_on_export("auto")
     assert "no ONNX file is written, because onnx is not installed" in capsys.readouterr().err

@@ -147,7 +147,7 @@ def _find_folder(name: str, offline: bool) -> Path | None:
         known_names = {*task_names, *METHODS.references(), *shelf.list_names()}
         kind = "method, learngene, task or suite"
         if find_nearest(name, known_names) is None:
-            hint = f"see `lgzoo list`{catalogue.suggest_left_out()}"
+            hint = f"see `lgzoo list`{catalogue.suggest_left_out_suites()}"
             raise WrongCall(f"no {kind} named {name!r}; {hint}") from None
         raise refuse_unknown(kind, name, known_names) from None
 

@@ -191,7 +191,7 @@ def choose_export(export: str, is_text: bool = False) -> ExportFormat:
     return "none" if is_text or _list_missing_packages() else "onnx"
 
 
-def print_export(export: str, is_text: bool = False) -> None:
+def print_note_on_export(export: str, is_text: bool = False) -> None:
     """Print a note if the format "auto" writes no file, with the reason."""
     if export != "auto":
         return

@@ -49,7 +49,7 @@ from learngene_zoo.lifecycle.shrinking.request import (
     check_images,
     choose_export,
     open_request,
-    print_export,
+    print_note_on_export,
     split_settings,
     takes_texts,
 )
@@ -134,7 +134,9 @@ def shrink(
     request = open_request(
         model, task, images, bounds, config, tuning, image_size, export_format, run
     )
-    print_export(export, is_text=request.images.is_text)  # not before a call that is refused
+    print_note_on_export(
+        export, is_text=request.images.is_text
+    )  # not before a call that is refused
     from learngene_zoo.artifacts.descendant import load_descendant
 
     folder = locate_run(out)
