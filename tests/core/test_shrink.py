@@ -20,6 +20,7 @@ from learngene_zoo.artifacts import own_data
 from learngene_zoo.artifacts.descendant import Descendant, assemble, load_descendant
 from learngene_zoo.errors import BadData, Refused, WrongCall
 from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.lifecycle.analyse import assemble_ancestry
 from learngene_zoo.lifecycle.shrinking import building, estimate, finishing, ranking, steps
 from learngene_zoo.lifecycle.shrinking.candidates import (
     choose_candidates,
@@ -36,11 +37,15 @@ from learngene_zoo.lifecycle.shrinking.request import (
 from learngene_zoo.lifecycle.shrinking.table import Shrunk
 from learngene_zoo.method.contract import METHODS, Work
 from learngene_zoo.method.sizes import Budget, Member
+from learngene_zoo.pretrained.ancestry import open_ancestry
 from learngene_zoo.runs.progress import print_activities
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import with_settings
 from learngene_zoo.storage import fingerprint_of_state
+from learngene_zoo.tasks.catalogue import open_task
+from learngene_zoo.tasks.splits import ensure_validation
 from learngene_zoo.training.feature_map import measure_map_errors
+from learngene_zoo.training.probes import compute_features, fit_ridge
 from learngene_zoo.training.speed import SOLVING_COST
 
 SPEC = ViTSpec(layers=4, width=32, heads=2, classes=3, image_size=16, patch_size=8)
@@ -229,7 +234,9 @@ def test_the_winner_fits_and_is_what_the_verbs_make_by_hand(data: Path, tmp_path
     tried = [row for row in table.rows[1:] if row.validation is not None]
     assert len(tried) == min(2, len(table.rows) - 1)
     assert winner.validation == max(row.validation for row in tried if row.validation is not None)
-    assert [row.test is not None for row in table.rows] == [row.kept for row in table.rows]
+    measured = {"original", winner.method}
+    assert {row.method for row in table.rows if row.test is not None} == measured
+    assert table.rows[0].test == measure_test_by_hand(data)
     assert (tmp_path / "small.html").is_file()
     assert not (tmp_path / "small.run" / "work").exists()
 
@@ -251,6 +258,18 @@ def test_the_winner_fits_and_is_what_the_verbs_make_by_hand(data: Path, tmp_path
     tuned = lifecycle.finetune(start, task=task, run=RUN, epochs=1, batch_size=16)
     assert fingerprint_of_state(tuned.state) == fingerprint_of_state(result.model.state)
     assert result.model.provenance["learngene"] == "in memory", "its folder is removed"
+
+
+def measure_test_by_hand(data: Path) -> float:
+    """Return the accuracy of a linear probe of the pretrained model on test images."""
+    model = assemble_ancestry(open_ancestry(str(data / "model")), 0)
+    task = ensure_validation(open_task(f"folder:{data / 'photos'}"))
+    train, test = (
+        compute_features(model.model(), task, split, model.input_format, RUN, images=images)
+        for split, images in (("train", SMALL["probe_images"]), ("test", None))
+    )
+    predicted_M = fit_ridge(train, task.classes).predict(test.values).argmax(axis=1)
+    return float((predicted_M == test.labels).mean())
 
 
 def interrupt_after(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, calls: int) -> None:
@@ -293,6 +312,7 @@ def uninterrupted(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Shrun
         (ranking, "compute_features", 3),
         (finishing, "finetune", 0),
         (finishing, "finetune", 1),
+        (ranking, "evaluate_original", 0),
         (steps, "write_report", 0),
         (steps, "write_table", 0),
     ],
@@ -324,7 +344,9 @@ def test_an_interrupted_call_goes_on_where_it_was(
         row.probe for row in uninterrupted.table.rows
     ]
     if module is not building:
-        assert len(features) == (2 if name == "compute_features" else 0)
+        # Those of the candidates that were not probed, and of the test images of the original.
+        left = {"compute_features": 3, "finetune": 1, "evaluate_original": 1}
+        assert len(features) == left.get(name, 0)
 
 
 def test_a_finished_call_is_not_repeated(data: Path, tmp_path: Path) -> None:

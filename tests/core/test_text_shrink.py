@@ -77,7 +77,8 @@ def test_the_winner_is_what_the_verbs_make_by_hand(family: str) -> None:
     assert "ms are those of one text of the largest length on this machine" in page
     assert "on validation texts after fine-tuning" in page
     assert "validation images" not in page
-    assert "of the original, that of a linear probe of the features that it has without" in page
+    probe = "a linear probe of the features that it has without a head"
+    assert f"of the original, validation and test are those of {probe}" in page
     names = {"layers": winner.layers, "width": winner.width}
     sizes = names if winner.width != SPECS[family].width else {"layers": winner.layers}
     method = METHODS.load(winner.method)

@@ -207,7 +207,8 @@ def _count_probing(request: ShrinkRequest, sizes: Sequence[float], original: flo
         images += min(most, request.images.sizes["validation"])
         return images * (original + sum(sizes))
     images = min(most, task.sizes["train"])
-    return (images + task.sizes["validation"]) * original + images * sum(sizes)
+    judged = task.sizes["validation"] + task.sizes["test"]
+    return (images + judged) * original + images * sum(sizes)
 
 
 def _count_healing(request: ShrinkRequest, tried: float, original: float) -> float:

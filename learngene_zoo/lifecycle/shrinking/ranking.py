@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from learngene_zoo.intervals import Z95, Gain, compute_interval
+from learngene_zoo.lifecycle.analyse import assemble_ancestry
 from learngene_zoo.lifecycle.rates import choose_fit
 from learngene_zoo.lifecycle.recommendation import RankedDescendant, sort_candidates
 from learngene_zoo.runs.cache import Part, compute_once
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from learngene_zoo.lifecycle.shrinking.candidates import ShrinkCandidate
     from learngene_zoo.lifecycle.shrinking.request import ShrinkRequest
     from learngene_zoo.runs.run import Run
+    from learngene_zoo.settings import Json
     from learngene_zoo.storage import StateDict
     from learngene_zoo.tasks.task import Task
 
@@ -46,6 +48,9 @@ class Ranking:
     interval: tuple[float, float]
     validation: float | None  # accuracy, or the task's metric, of the original's probe
     validation_images: int
+    original: Part | None = None  # the probe of the original, see `_probe_part`
+    test: float | None = None  # the result of this probe on test images, see `evaluate_original`
+    test_interval: tuple[float, float] | None = None
 
 
 def rank_by_probe(
@@ -92,7 +97,32 @@ def rank_by_probe(
         interval=compute_interval(int(right_N.sum()), len(right_N)),
         validation=metric.value(rows_MR.sum(axis=0), len(rows_MR)),
         validation_images=len(rows_MR),
+        original=original_part,
     )
+
+
+def evaluate_original(request: ShrinkRequest, ranking: Ranking, run: Run) -> Ranking:
+    """Return the ranking with the result of the original's probe on the test images.
+
+    It is the probe whose validation result the ranking has. Without a task, there is none.
+
+    Raises:
+        BadData, TrainingFailed: as `compute_features` does.
+    """
+    if request.task is None or ranking.original is None:
+        return ranking
+    original = assemble_ancestry(request.ancestry, run.seed)
+    model = original.with_fit(choose_fit(original, request.task))
+    part = compute_once(
+        _at_same_images(run, f"probes/{ORIGINAL}-test"),
+        "shrink.test",
+        _test_part,
+        None,
+        [model, request.task, ranking.original],
+    )
+    record: Any = part.record
+    low, high = record["interval"]
+    return replace(ranking, test=record["value"], test_interval=(low, high))
 
 
 def rank_by_features(
@@ -175,16 +205,32 @@ def _probe_part(
 ) -> tuple[StateDict, None]:
     """Return which training images are classified correctly, each left out of the fit (`right`).
 
-    If `is_validated`, also class and predicted class of each validation image, int64 (M, 2).
+    If `is_validated`, also class and predicted class of each validation image, int64 (M, 2)
+    (`answers`), and `weight` and `bias` of the probe.
     """
     module, image_format = model.model(), model.input_format
     train = compute_features(module, task, "train", image_format, run, images=images)
     state = {"right": torch.from_numpy(is_right_left_out(train))}
     if is_validated:
         held_out = compute_features(module, task, "validation", image_format, run)
-        predicted_M = fit_ridge(train, task.classes).predict(held_out.values).argmax(axis=1)
+        probe = fit_ridge(train, task.classes)
+        predicted_M = probe.predict(held_out.values).argmax(axis=1)
         state["answers"] = torch.from_numpy(np.stack([held_out.labels, predicted_M], axis=1))
+        state |= {"weight": torch.from_numpy(probe.weight), "bias": torch.from_numpy(probe.bias)}
     return state, None
+
+
+def _test_part(
+    _: None, model: Descendant, task: Task, probe: Part, run: Run
+) -> tuple[StateDict, Json]:
+    """Return the metric of a probe on the test images, and its 95 % interval."""
+    features = compute_features(model.model(), task, "test", model.input_format, run)
+    weight_KD, bias_K = (probe.state[name].numpy() for name in ("weight", "bias"))
+    predicted_M = (features.values.astype(np.float64) @ weight_KD.T + bias_K).argmax(axis=1)
+    metric = choose_metric(task)
+    rows_MR = convert_rows(metric, np.stack([features.labels, predicted_M], axis=1))
+    value = metric.value(rows_MR.sum(axis=0), len(rows_MR))
+    return {}, {"value": value, "interval": list(metric.interval(rows_MR))}
 
 
 def _compute_features(model: Descendant, task: Task, images: int, run: Run) -> tuple[Any, Any]:

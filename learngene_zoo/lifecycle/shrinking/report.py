@@ -68,8 +68,8 @@ def describe_columns(table: ShrinkTable, shown: Collection[str] | None = None) -
     return (
         f"The probe is a leave-one-out linear probe {inputs}of {table.images} training {noun}s, "
         f"before any training. Validation is the {table.metric} on {table.validation_images} "
-        f"{noun}s after fine-tuning{_describe_untrained(table)}; of the original, that of "
-        f"{reference}. {_describe_choice(table)}{sizes}"
+        f"{noun}s after fine-tuning{_describe_untrained(table)}; of the original, validation "
+        f"and test are those of {reference}. {_describe_choice(table)}{sizes}"
     )
 
 

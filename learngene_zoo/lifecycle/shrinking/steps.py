@@ -203,6 +203,8 @@ def plan_shrink(
 
 def _make(request: ShrinkRequest, out: Path, run: Run) -> Shrunk:
     """Run all steps; each is loaded if an interrupted run has finished it."""
+    from learngene_zoo.lifecycle.shrinking.ranking import evaluate_original
+
     work = _prepare_work(run)
     check_images(request, run)
     candidates = list_candidates(request, run)
@@ -214,6 +216,7 @@ def _make(request: ShrinkRequest, out: Path, run: Run) -> Shrunk:
     with ignore_training_warnings():  # those about the winner follow
         finished = finish_candidates(request, ranking, candidates, work, run)
     winner = choose_winner(request, ranking, finished)
+    ranking = evaluate_original(request, ranking, run)
     table = tabulate(request, ranking, candidates, finished, winner, out, run)
     path = finished[winner].path
     _deliver(table, path, list_outputs(out, request.export_format), run)

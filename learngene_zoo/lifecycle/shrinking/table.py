@@ -49,7 +49,7 @@ class ShrinkRow:
     # Accuracy (or the task's metric) on validation images after fine-tuning, of the original with
     # its probe. Without a task, R² after healing.
     validation: float | None = None
-    test: float | None = None  # the same of the winner on test images
+    test: float | None = None  # the same of the winner and of the original on test images
     test_low: float | None = None
     test_high: float | None = None
     kept: bool = False
@@ -87,9 +87,14 @@ class ShrinkTable:
         row = self.winner
         if row.test is None:
             return ""
+        original = self.rows[0]
+        reference = (
+            ""
+            if original.test is None
+            else f"; a linear probe of the original has {_describe_value(original)}"
+        )
         return (
-            f"{self.metric} {row.test:.4f} on test {self.noun}s of {self.task} (95 % interval "
-            f"{row.test_low:.4f} to {row.test_high:.4f})"
+            f"{self.metric} {_describe_value(row)} on test {self.noun}s of {self.task}{reference}"
         )
 
     def describe_drop(self) -> str:
@@ -181,6 +186,7 @@ def tabulate(
         low=ranking.interval[0],
         high=ranking.interval[1],
         validation=ranking.validation,
+        **_list_test(ranking.test, ranking.test_interval),
     )
     methods = {candidate.name: candidate.method for candidate in candidates}
     rows = [
@@ -192,7 +198,7 @@ def tabulate(
             high=item.interval[1],
             tied=bool(item.is_tied),
             validation=finished[item.learngene].value if item.learngene in finished else None,
-            **(_list_test(request, finished[winner]) if item.learngene == winner else {}),
+            **(_list_winner_test(request, finished[winner]) if item.learngene == winner else {}),
             kept=item.learngene == winner,
         )
         for item, latency in zip(ranking.candidates, seconds[1:], strict=True)
@@ -224,12 +230,21 @@ def _list_sizes(spec: Spec, latency: float) -> dict[str, Any]:
     }
 
 
-def _list_test(request: ShrinkRequest, winner: FinishedCandidate) -> dict[str, Any]:
+def _list_winner_test(request: ShrinkRequest, winner: FinishedCandidate) -> dict[str, Any]:
     if request.task is None:
         return {}
-    low, high = winner.metrics["test_interval"]
-    value = winner.metrics[f"test_{request.task.metric}"]
+    metrics = winner.metrics
+    return _list_test(metrics[f"test_{request.task.metric}"], metrics["test_interval"])
+
+
+def _list_test(value: float | None, interval: Sequence[float] | None) -> dict[str, Any]:
+    low, high = interval or (None, None)
     return {"test": value, "test_low": low, "test_high": high}
+
+
+def _describe_value(row: ShrinkRow) -> str:
+    """Describe the result of a row on test images."""
+    return f"{row.test:.4f} (95 % interval {row.test_low:.4f} to {row.test_high:.4f})"
 
 
 def measure_latencies(
