@@ -44,7 +44,7 @@ from learngene_zoo.pretrained.ancestry import open_ancestry
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import with_settings
 from learngene_zoo.tasks.catalogue import open_task
-from learngene_zoo.tasks.splits import PartOfSplit
+from learngene_zoo.tasks.splits.samples import PartOfSplit
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.training.healing.recovery import recover
 from learngene_zoo.training.healing.settings import HEAL, HealConfig

@@ -39,7 +39,8 @@ from learngene_zoo.lifecycle.rates import choose_heal_rate
 from learngene_zoo.pretrained.ancestry import open_ancestry
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import open_task
-from learngene_zoo.tasks.splits import PixelSplit, ensure_validation
+from learngene_zoo.tasks.splits.cutting import ensure_validation
+from learngene_zoo.tasks.splits.samples import PixelSplit
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.tasks.transforms import fit_images
 from learngene_zoo.training.healing.recovery import recover

@@ -12,7 +12,7 @@ from learngene_zoo.artifacts.descendant import Descendant
 from learngene_zoo.intervals import compute_interval
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.loader import Loader
-from learngene_zoo.tasks.splits import PartOfSplit
+from learngene_zoo.tasks.splits.samples import PartOfSplit
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.training.evaluate import evaluate
 

@@ -53,7 +53,7 @@ from learngene_zoo.method.contract import METHODS
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import list_settings
 from learngene_zoo.tasks.catalogue import open_task
-from learngene_zoo.tasks.splits import ensure_validation
+from learngene_zoo.tasks.splits.cutting import ensure_validation
 from learngene_zoo.training.probes import compute_features, run_probe
 from pages import DOCS, replace_between
 from probes import evaluate_on_test

@@ -33,7 +33,7 @@ from learngene_zoo.artifacts.descendant import Descendant
 from learngene_zoo.runs.run import Run
 from learngene_zoo.storage import write_json
 from learngene_zoo.tasks.catalogue import open_task
-from learngene_zoo.tasks.splits import ensure_validation
+from learngene_zoo.tasks.splits.cutting import ensure_validation
 from learngene_zoo.training.fit import fit
 from learngene_zoo.training.heads import initialise_head
 from learngene_zoo.training.probes import Features, fit_ridge

@@ -125,7 +125,7 @@ def probe(
     """
     run, task = run or make_run(), parse_task(task)
     opened = _open_probed(model, image_size, run)
-    from learngene_zoo.tasks.splits import ensure_validation
+    from learngene_zoo.tasks.splits.cutting import ensure_validation
     from learngene_zoo.training.probes import compute_features, run_probe
 
     data = open_task_for(opened, task, "evaluate", run)

@@ -249,7 +249,7 @@ def _build_start(
     A new head of a pretrained model starts from a ridge regression, unless it is to be random.
     """
     from learngene_zoo.runs.progress import say
-    from learngene_zoo.tasks.splits import ensure_validation
+    from learngene_zoo.tasks.splits.cutting import ensure_validation
     from learngene_zoo.training.heads import describe_head, has_trained_head, initialise_head
 
     seed = derive_seed(run.seed, "head")
@@ -264,7 +264,7 @@ def _build_start(
 
 def _describe_splits(task: Task) -> str:
     """Describe the number of samples of every split."""
-    from learngene_zoo.tasks.splits import ensure_validation
+    from learngene_zoo.tasks.splits.cutting import ensure_validation
 
     sizes = ensure_validation(task).sizes
     train, validation, test = (sizes[split] for split in ("train", "validation", "test"))

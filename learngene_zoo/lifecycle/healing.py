@@ -186,7 +186,7 @@ def _open_data(images: str, task: str | None, run: Run) -> tuple[Task, Task | No
 
     Raises `WrongCall` for a task with a class for every pixel.
     """
-    from learngene_zoo.tasks.splits import ensure_validation
+    from learngene_zoo.tasks.splits.cutting import ensure_validation
     from learngene_zoo.tasks.unlabelled.opening import open_images
 
     data = open_images(images, offline=run.offline)

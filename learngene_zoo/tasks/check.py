@@ -28,7 +28,7 @@ from learngene_zoo.runs.progress import report_activity
 from learngene_zoo.runs.run import is_first
 from learngene_zoo.tasks.images import decode_image, decode_mask, open_source, read_size
 from learngene_zoo.tasks.loader import WorkerLoader
-from learngene_zoo.tasks.splits import DecodedSplit
+from learngene_zoo.tasks.splits.samples import DecodedSplit
 from learngene_zoo.tasks.streams.facts import cache_folder
 from learngene_zoo.tasks.task import SPLITS, Split, Task
 from learngene_zoo.tasks.transforms import check_samples

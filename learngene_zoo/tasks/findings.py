@@ -20,7 +20,7 @@ from learngene_zoo.tasks.check import (
     stamp,
 )
 from learngene_zoo.tasks.folders import open_folder
-from learngene_zoo.tasks.splits import DecodedSplit
+from learngene_zoo.tasks.splits.samples import DecodedSplit
 from learngene_zoo.tasks.task import SPLITS, Split, Task
 from learngene_zoo.tasks.texts.folders import is_text_folder
 

@@ -11,7 +11,7 @@ from learngene_zoo.errors import BadData
 from learngene_zoo.tasks import catalogue, hub_data
 from learngene_zoo.tasks.images import decode_image, decode_indices, decode_samples
 from learngene_zoo.tasks.labels import find_scalar, read_label
-from learngene_zoo.tasks.splits import assign_roles
+from learngene_zoo.tasks.splits.assembly import assign_roles
 from learngene_zoo.tasks.streams.order import EpochOrder, iterate_shown
 from learngene_zoo.tasks.tables import check_column, find_columns, name_splits
 from learngene_zoo.tasks.task import SPLITS, Entry, HubSource, Task

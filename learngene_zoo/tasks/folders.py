@@ -27,7 +27,8 @@ from learngene_zoo.tasks.listing import (
     list_pictures,
     scan_folder,
 )
-from learngene_zoo.tasks.splits import Labelled, assemble_task, assign_roles
+from learngene_zoo.tasks.splits.assembly import assemble_task, assign_roles
+from learngene_zoo.tasks.splits.samples import Labelled
 from learngene_zoo.tasks.stamps import FileStamp, list_facts
 from learngene_zoo.tasks.task import Sample, Task
 from learngene_zoo.text import count_noun

@@ -12,7 +12,8 @@ import numpy as np
 
 from learngene_zoo.errors import BadData
 from learngene_zoo.tasks.layout import normalize_name
-from learngene_zoo.tasks.splits import check_train_classes, find_roles
+from learngene_zoo.tasks.splits.assembly import check_train_classes
+from learngene_zoo.tasks.splits.roles import find_roles
 from learngene_zoo.text import MAX_NAME_LENGTH
 
 LABEL_COLUMNS = ("label", "fine_label", "labels", "class", "category", "target", "cls", "y")

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from learngene_zoo.errors import BadData, WrongCall
 from learngene_zoo.tasks.listing import is_folder, is_picture, scan_folder
-from learngene_zoo.tasks.splits import find_roles, split_name
+from learngene_zoo.tasks.splits.roles import find_roles, split_name
 from learngene_zoo.tasks.task import SPLITS
 from learngene_zoo.text import quote_word
 

@@ -26,7 +26,7 @@ from learngene_zoo.runs.progress import print_note
 from learngene_zoo.runs.run import Run, get_world_size, join, rank
 from learngene_zoo.seeds import derive_seed, draw_balanced
 from learngene_zoo.tasks.images import decode_samples, describe_deep_grey, describe_transparency
-from learngene_zoo.tasks.splits import (
+from learngene_zoo.tasks.splits.samples import (
     DecodedSplit,
     PartOfSplit,
     PixelSplit,

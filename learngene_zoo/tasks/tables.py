@@ -28,16 +28,14 @@ from learngene_zoo.tasks.labels import (
     refuse_label_columns,
 )
 from learngene_zoo.tasks.listing import list_files
-from learngene_zoo.tasks.splits import (
-    Labelled,
-    Rows,
+from learngene_zoo.tasks.splits.assembly import assemble_task, assign_roles
+from learngene_zoo.tasks.splits.roles import (
     SplitFiles,
-    assemble_task,
-    assign_roles,
     find_roles,
     group_files_by_split,
     split_name,
 )
+from learngene_zoo.tasks.splits.samples import Labelled, Rows
 from learngene_zoo.tasks.stamps import FileStamp, list_facts
 from learngene_zoo.tasks.task import SPLITS, Sample, Task
 

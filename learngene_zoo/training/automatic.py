@@ -30,7 +30,7 @@ from learngene_zoo.runs.run import (
 from learngene_zoo.settings import Json, Recipe
 from learngene_zoo.storage import StateDict
 from learngene_zoo.tasks.loader import Batch
-from learngene_zoo.tasks.splits import ensure_validation
+from learngene_zoo.tasks.splits.cutting import ensure_validation
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.training.distillation import Distillation
 from learngene_zoo.training.fit import fit

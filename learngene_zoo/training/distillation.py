@@ -38,7 +38,7 @@ from learngene_zoo.runs.cache import compute_once
 from learngene_zoo.runs.run import Run, open_device
 from learngene_zoo.settings import Recipe
 from learngene_zoo.storage import StateDict
-from learngene_zoo.tasks.splits import ensure_validation
+from learngene_zoo.tasks.splits.cutting import ensure_validation
 from learngene_zoo.text import quote_word
 from learngene_zoo.training.evaluate import check_head
 from learngene_zoo.training.heads import initialise_head

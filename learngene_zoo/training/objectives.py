@@ -31,7 +31,7 @@ from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks.check import check_before_training
 from learngene_zoo.tasks.loader import Batches, Loader
-from learngene_zoo.tasks.splits import DecodedSplit
+from learngene_zoo.tasks.splits.samples import DecodedSplit
 from learngene_zoo.tasks.task import IGNORED
 
 if TYPE_CHECKING:

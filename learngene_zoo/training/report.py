@@ -18,7 +18,7 @@ import numpy as np
 
 from learngene_zoo.colours import PAGE_COLOURS
 from learngene_zoo.errors import ZooError
-from learngene_zoo.tasks.splits import name_sample
+from learngene_zoo.tasks.splits.samples import name_sample
 from learngene_zoo.text import render_page
 from learngene_zoo.training.evaluate import Judged
 

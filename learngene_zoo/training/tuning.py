@@ -15,7 +15,7 @@ from torch import nn
 
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Json, Recipe
-from learngene_zoo.tasks.splits import ensure_validation
+from learngene_zoo.tasks.splits.cutting import ensure_validation
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.training.evaluate import Evaluation, evaluate, judge
 from learngene_zoo.training.fit import M, copy_trained_weights, describe_chance, prepare_training

@@ -16,7 +16,7 @@ from learngene_zoo.cli.main import main
 from learngene_zoo.errors import BadData, Refused, WrongCall
 from learngene_zoo.tasks.catalogue import find_suite, open_task
 from learngene_zoo.tasks.sheet import COLUMNS, ROWS, collect_rows, select_classes, write_sheet
-from learngene_zoo.tasks.splits import PixelSplit
+from learngene_zoo.tasks.splits.samples import PixelSplit
 from learngene_zoo.tasks.task import IGNORED, Samples, Task
 
 

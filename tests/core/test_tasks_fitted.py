@@ -13,10 +13,12 @@ import torch
 from PIL import Image
 
 from learngene_zoo.families.spec import InputFormat, View
-from learngene_zoo.tasks import splits, transforms
+from learngene_zoo.tasks import transforms
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.tasks.loader import Loader
-from learngene_zoo.tasks.splits import PixelSplit, ensure_validation
+from learngene_zoo.tasks.splits import samples
+from learngene_zoo.tasks.splits.cutting import ensure_validation
+from learngene_zoo.tasks.splits.samples import PixelSplit
 from learngene_zoo.tasks.task import Task
 
 FORMAT = InputFormat(
@@ -41,14 +43,14 @@ def task(tmp_path: Path) -> Task:
 def decoded_paths(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return a list to which the paths of decoded images are added."""
     paths: list[str] = []
-    read = splits.decode_samples
+    read = samples.decode_samples
 
     def watch(samples: Any) -> Any:
         listed = list(samples)
         paths.extend(sample.where for sample in listed)
         return read(listed)
 
-    monkeypatch.setattr(splits, "decode_samples", watch)
+    monkeypatch.setattr(samples, "decode_samples", watch)
     return paths
 
 
@@ -66,7 +68,7 @@ def test_the_pixels_are_those_of_images_that_are_decoded_every_time(
     kept = read_epochs(task, augment=augment)
     count = len(decoded_paths)
     assert count == len(set(decoded_paths)) == task.sizes["train"]
-    monkeypatch.setattr(splits, "MAX_FITTED_BYTES", 0)
+    monkeypatch.setattr(samples, "MAX_FITTED_BYTES", 0)
     plain = read_epochs(task, augment=augment)
     assert len(decoded_paths) - count == 2 * count
     assert len(kept) == len(plain)
@@ -123,7 +125,7 @@ def test_images_in_memory_are_resized_once(
     kept = read_epochs(in_memory, augment="light")
     assert count == task.sizes["train"]
     assert pickle.loads(pickle.dumps(split)).fitted == {}
-    monkeypatch.setattr(splits, "MAX_FITTED_BYTES", 0)
+    monkeypatch.setattr(samples, "MAX_FITTED_BYTES", 0)
     plain = read_epochs(in_memory, augment="light")
     assert count == 3 * task.sizes["train"]
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(kept, plain, strict=True))
@@ -140,7 +142,7 @@ def test_images_in_memory_of_the_right_size_are_not_kept(task: Task) -> None:
 def test_the_limit_counts_the_images_that_are_read(
     task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(splits, "MAX_FITTED_BYTES", 8 * 3 * 16 * 16)
+    monkeypatch.setattr(samples, "MAX_FITTED_BYTES", 8 * 3 * 16 * 16)
     read_epochs(task, images=10)
     assert task.split("train").fitted == {}
     read_epochs(task, images=8)

@@ -14,7 +14,7 @@ from PIL import Image
 
 from learngene_zoo.errors import BadData, WrongCall
 from learngene_zoo.tasks.catalogue import open_task
-from learngene_zoo.tasks.splits import find_roles
+from learngene_zoo.tasks.splits.roles import find_roles
 
 Counts = dict[str, int]  # pictures by folder
 

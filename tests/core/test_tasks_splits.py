@@ -15,12 +15,9 @@ from learngene_zoo.seeds import (
     interleave_classes,
     split_stratified,
 )
-from learngene_zoo.tasks.splits import (
-    Labelled,
-    assemble_task,
-    assign_roles,
-    complete_splits,
-)
+from learngene_zoo.tasks.splits.assembly import assemble_task, assign_roles
+from learngene_zoo.tasks.splits.cutting import complete_splits
+from learngene_zoo.tasks.splits.samples import Labelled
 from learngene_zoo.tasks.task import Sample
 
 LABELS = np.array([0, 1, 2, 0, 1, 0, 0, 1, 2, 0, 1, 0] * 4)  # 24, 16 and 8 images

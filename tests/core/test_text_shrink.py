@@ -29,7 +29,7 @@ from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import with_settings
 from learngene_zoo.storage import fingerprint_of_state
 from learngene_zoo.tasks.catalogue import open_task
-from learngene_zoo.tasks.splits import ensure_validation
+from learngene_zoo.tasks.splits.cutting import ensure_validation
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.training.probes import compute_features, is_right_left_out
 

@@ -18,7 +18,7 @@ from learngene_zoo.errors import BadData, WrongCall, ZooError
 from learngene_zoo.tasks import hub_data
 from learngene_zoo.tasks.catalogue import check_name, locate_task, open_task
 from learngene_zoo.tasks.first_row import read_first_row
-from learngene_zoo.tasks.splits import ensure_validation
+from learngene_zoo.tasks.splits.cutting import ensure_validation
 from learngene_zoo.tasks.task import Task, stamp_task
 from learngene_zoo.tasks.unlabelled.opening import open_images
 

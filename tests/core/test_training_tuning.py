@@ -21,7 +21,7 @@ from learngene_zoo.families.spec import Segment
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
-from learngene_zoo.tasks.splits import ensure_validation
+from learngene_zoo.tasks.splits.cutting import ensure_validation
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.testing import make_tiny_task
 from learngene_zoo.training import loop, tuning

@@ -38,8 +38,9 @@ from learngene_zoo.runs import folder as run_folder
 from learngene_zoo.runs.run import Run, open_device
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import Recipe
-from learngene_zoo.tasks import deit, splits, transforms
+from learngene_zoo.tasks import deit, transforms
 from learngene_zoo.tasks.catalogue import DEFAULT_TASKS, SOURCE_TASK
+from learngene_zoo.tasks.splits import assembly
 from learngene_zoo.tasks.streams import places
 from learngene_zoo.testing import make_tiny_task
 from learngene_zoo.training import report
@@ -292,8 +293,8 @@ def test_what_a_task_records() -> None:
 
 def test_of_several_classes_that_are_not_in_train_the_first_is_named() -> None:
     with pytest.raises(BadData, match="x: class 'ant' of test is not in train"):
-        splits.check_train_classes("x", {"train": ["bee"], "test": ["bee", "cat", "ant", "dog"]})
-    assert splits.check_train_classes("x", {"train": ["bee", "cat"], "test": ["cat"]}) == {
+        assembly.check_train_classes("x", {"train": ["bee"], "test": ["bee", "cat", "ant", "dog"]})
+    assert assembly.check_train_classes("x", {"train": ["bee", "cat"], "test": ["cat"]}) == {
         "bee",
         "cat",
     }

@@ -296,7 +296,7 @@ def check_images(request: ShrinkRequest, run: Run) -> None:
     Raises `BadData` that names the images which cannot be read.
     """
     from learngene_zoo.tasks.check import check_before_training
-    from learngene_zoo.tasks.splits import DecodedSplit
+    from learngene_zoo.tasks.splits.samples import DecodedSplit
 
     for task in [request.images, *([request.task] if request.task else [])]:
         if task.is_text or task.open_stream is not None:
@@ -349,7 +349,7 @@ def _open_labelled(reference: str, is_text: bool, run: Run) -> Task:
 
     Its samples are texts if `is_text`, else images.
     """
-    from learngene_zoo.tasks.splits import ensure_validation
+    from learngene_zoo.tasks.splits.cutting import ensure_validation
 
     try:
         data = open_task(reference, offline=run.offline)

@@ -17,7 +17,7 @@ from typing import Any
 from learngene_zoo.atomic import new_file
 from learngene_zoo.errors import BadData, WrongCall, ZooError
 from learngene_zoo.storage import parse_json
-from learngene_zoo.tasks.splits import assemble_photo_task
+from learngene_zoo.tasks.splits.assembly import assemble_photo_task
 from learngene_zoo.tasks.streams.order import (
     complete_streams,
     describe_made_splits,

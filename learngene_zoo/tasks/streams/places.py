@@ -23,7 +23,7 @@ from learngene_zoo.errors import BadData, Unavailable, WrongCall
 from learngene_zoo.storage import parse_json
 from learngene_zoo.tasks.layout import normalize_name
 from learngene_zoo.tasks.listing import is_hidden, list_files
-from learngene_zoo.tasks.splits import find_roles
+from learngene_zoo.tasks.splits.roles import find_roles
 
 TRIES = 5
 SECONDS = 60  # without a byte, after which a connection counts as broken

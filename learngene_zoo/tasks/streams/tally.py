@@ -12,7 +12,8 @@ import numpy as np
 
 from learngene_zoo.errors import BadData
 from learngene_zoo.tasks.labels import SPLIT_COLUMN
-from learngene_zoo.tasks.splits import describe_untested, find_roles
+from learngene_zoo.tasks.splits.assembly import describe_untested
+from learngene_zoo.tasks.splits.roles import find_roles
 from learngene_zoo.tasks.streams.order import MIN_SHARDS, SHARES, StreamSelection, assign_splits
 from learngene_zoo.tasks.task import SPLITS, Stream
 

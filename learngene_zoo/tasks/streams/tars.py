@@ -21,7 +21,7 @@ from learngene_zoo.storage import parse_json
 from learngene_zoo.tasks.labels import LABEL_COLUMNS, SPLIT_COLUMN, list_classes, read_label
 from learngene_zoo.tasks.layout import normalize_name
 from learngene_zoo.tasks.listing import list_suffixes
-from learngene_zoo.tasks.splits import group_files_by_split
+from learngene_zoo.tasks.splits.roles import group_files_by_split
 from learngene_zoo.tasks.stamps import FileStamp
 from learngene_zoo.tasks.streams.facts import (
     FACTS,

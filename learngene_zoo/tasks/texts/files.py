@@ -16,7 +16,7 @@ from typing import Any
 
 from learngene_zoo.errors import BadData, WrongCall, explain_os_error
 from learngene_zoo.storage import parse_json
-from learngene_zoo.tasks.splits import SplitFiles
+from learngene_zoo.tasks.splits.roles import SplitFiles
 from learngene_zoo.tasks.tables import (
     assemble_from_tables,
     find_files,

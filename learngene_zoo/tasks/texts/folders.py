@@ -14,7 +14,8 @@ import numpy as np
 from learngene_zoo.errors import BadData, explain_os_error
 from learngene_zoo.tasks.layout import FolderNode, normalize_name, split_reference
 from learngene_zoo.tasks.listing import describe_left_out
-from learngene_zoo.tasks.splits import Labelled, assemble_task
+from learngene_zoo.tasks.splits.assembly import assemble_task
+from learngene_zoo.tasks.splits.samples import Labelled
 from learngene_zoo.tasks.stamps import FileStamp, list_facts
 from learngene_zoo.tasks.task import SPLITS, Task
 from learngene_zoo.tasks.texts.rows import TextRows, check_texts, decode_text

@@ -16,7 +16,7 @@ from learngene_zoo.tasks.labels import (
     find_label_columns,
     refuse_label_columns,
 )
-from learngene_zoo.tasks.splits import assemble_task
+from learngene_zoo.tasks.splits.assembly import assemble_task
 from learngene_zoo.tasks.tables import (
     check_column,
     describe_candidates,

@@ -17,7 +17,12 @@ import numpy as np
 from learngene_zoo.artifacts.records import is_own_data
 from learngene_zoo.errors import BadData
 from learngene_zoo.tasks.catalogue import open_task
-from learngene_zoo.tasks.splits import DecodedSplit, PartOfSplit, TextSplit, ensure_validation
+from learngene_zoo.tasks.splits.cutting import ensure_validation
+from learngene_zoo.tasks.splits.samples import (
+    DecodedSplit,
+    PartOfSplit,
+    TextSplit,
+)
 from learngene_zoo.tasks.task import Sample, Samples, Split, Stream, Task
 from learngene_zoo.tasks.unlabelled.plain import CLASS_NAMES, PLAIN
 from learngene_zoo.text import count_noun

@@ -19,15 +19,13 @@ from learngene_zoo.tasks.folders import Files, list_left_out
 from learngene_zoo.tasks.hub_data import list_image_folders, load_hub_tables
 from learngene_zoo.tasks.layout import split_reference
 from learngene_zoo.tasks.listing import list_pictures
-from learngene_zoo.tasks.splits import (
-    SEED,
+from learngene_zoo.tasks.splits.assembly import assemble_photo_task, assemble_text_task
+from learngene_zoo.tasks.splits.cutting import SEED, cut_split
+from learngene_zoo.tasks.splits.roles import group_files_by_split
+from learngene_zoo.tasks.splits.samples import (
     DecodedSplit,
     Rows,
     TextSplit,
-    assemble_photo_task,
-    assemble_text_task,
-    cut_split,
-    group_files_by_split,
 )
 from learngene_zoo.tasks.stamps import FileStamp
 from learngene_zoo.tasks.streams.facts import FACTS, Facts, load_facts, refuse_split
