@@ -41,7 +41,7 @@ from learngene_zoo.artifacts.descendant import Descendant
 from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.bench.results.rows import pack_flags, unpack_flags
 from learngene_zoo.errors import TrainingFailed
-from learngene_zoo.method.contract import METHODS
+from learngene_zoo.method.installed import METHODS
 from learngene_zoo.method.sizes import Target
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed

@@ -39,7 +39,7 @@ import machine
 from command_line import read_arguments
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import Descendant
-from learngene_zoo.method.contract import METHODS
+from learngene_zoo.method.installed import METHODS
 from learngene_zoo.pretrained.ancestry import open_ancestry
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import with_settings

@@ -41,6 +41,7 @@ from grids import keep_rows, place_learngene
 from inheritance_page import GridValues, write_methods, write_page
 from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.learngene import read_config
+from learngene_zoo.artifacts.shelf import BUNDLED
 from learngene_zoo.bench.grid.cell import Arm, Cell, label
 from learngene_zoo.bench.grid.grid import RATES, RECIPE, list_cells, list_standard_arms, set_epochs
 from learngene_zoo.bench.grid.search import Augment, choose
@@ -50,7 +51,7 @@ from learngene_zoo.bench.running.executors import Workers
 from learngene_zoo.bench.running.runner import run_grid
 from learngene_zoo.errors import TrainingFailed, ZooError
 from learngene_zoo.families.spec import Spec
-from learngene_zoo.method.contract import BUNDLED, METHODS
+from learngene_zoo.method.installed import METHODS
 from learngene_zoo.pretrained.ancestry import open_ancestry, read_ancestry_spec
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Json

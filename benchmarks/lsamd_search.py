@@ -43,8 +43,9 @@ import machine
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.artifacts.records import LearngeneConfig
+from learngene_zoo.artifacts.shelf import BUNDLED
 from learngene_zoo.families.tensors import shuffle_tensors
-from learngene_zoo.method.contract import BUNDLED, METHODS
+from learngene_zoo.method.installed import METHODS
 from learngene_zoo.method.sizes import Target
 from learngene_zoo.pretrained.ancestry import Ancestry, open_ancestry
 from learngene_zoo.runs.run import Run

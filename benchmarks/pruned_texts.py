@@ -32,7 +32,7 @@ import numpy as np
 import machine
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.learngene import Learngene
-from learngene_zoo.method.contract import METHODS
+from learngene_zoo.method.installed import METHODS
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.training.probes import compute_features, run_probe

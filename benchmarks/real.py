@@ -46,7 +46,7 @@ from learngene_zoo.bench.running.executors import InProcess
 from learngene_zoo.cli.options import parse_setting
 from learngene_zoo.errors import ZooError
 from learngene_zoo.families.spec import Spec
-from learngene_zoo.method.contract import METHODS
+from learngene_zoo.method.installed import METHODS
 from learngene_zoo.method.sizes import Member
 from learngene_zoo.pretrained.ancestry import read_ancestry_spec
 from learngene_zoo.publishing.publish import publish

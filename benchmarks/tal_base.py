@@ -29,10 +29,11 @@ from pathlib import Path
 
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.records import Control
+from learngene_zoo.artifacts.shelf import BUNDLED
 from learngene_zoo.bench.grid.cell import Arm, Extraction
 from learngene_zoo.bench.running.extraction import estimate_work
 from learngene_zoo.families.family import count_cost
-from learngene_zoo.method.contract import BUNDLED, METHODS
+from learngene_zoo.method.installed import METHODS
 from learngene_zoo.pretrained.ancestry import read_ancestry_spec
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import with_settings

@@ -26,7 +26,7 @@ from learngene_zoo.artifacts.descendant import Descendant
 from learngene_zoo.artifacts.learngene import Learngene, load_learngene
 from learngene_zoo.artifacts.shelf import find
 from learngene_zoo.intervals import compute_paired_gain
-from learngene_zoo.method.contract import parse_details
+from learngene_zoo.method.installed import parse_details
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.training.evaluate import judge

@@ -35,7 +35,7 @@ from learngene_zoo.artifacts.learngene import Learngene, load_learngene
 from learngene_zoo.artifacts.shelf import find
 from learngene_zoo.families.family import get_table
 from learngene_zoo.intervals import compute_interval
-from learngene_zoo.method.contract import parse_details
+from learngene_zoo.method.installed import parse_details
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.training.evaluate import judge

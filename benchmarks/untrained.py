@@ -29,7 +29,7 @@ from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.learngene import Learngene, load_learngene
 from learngene_zoo.artifacts.shelf import find
 from learngene_zoo.bench.running.trial import probe_start
-from learngene_zoo.method.contract import parse_details
+from learngene_zoo.method.installed import parse_details
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import SOURCE_TASK, open_task
 from lgzoo_closed_form.elastic import ElasticDetails

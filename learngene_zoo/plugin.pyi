@@ -70,7 +70,7 @@ from learngene_zoo.method.contract import Extractor as Extractor
 from learngene_zoo.method.contract import Finetuning as Finetuning
 from learngene_zoo.method.contract import Method as Method
 from learngene_zoo.method.contract import Work as Work
-from learngene_zoo.method.contract import parse_details as parse_details
+from learngene_zoo.method.installed import parse_details as parse_details
 from learngene_zoo.method.rates import adapt_rates as adapt_rates
 from learngene_zoo.method.sizes import AXES as AXES
 from learngene_zoo.method.sizes import Member as Member

@@ -21,7 +21,8 @@ from learngene_zoo.artifacts.records import SOURCES, parse_reference
 from learngene_zoo.errors import Unavailable, WrongCall, ZooError
 from learngene_zoo.families.family import get_table
 from learngene_zoo.families.text_format import TextFormat, read_tokenizer
-from learngene_zoo.method.contract import METHODS, Method, find_method
+from learngene_zoo.method.contract import Method
+from learngene_zoo.method.installed import METHODS, find_method
 from learngene_zoo.runs.run import DEVICES, Run
 from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks.catalogue import find_entry, find_suite_of

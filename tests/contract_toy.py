@@ -11,7 +11,8 @@ import pytest
 from learngene_zoo.artifacts.descendant import Descendant, assemble
 from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.families.tensors import remove_head, take_blocks
-from learngene_zoo.method.contract import METHODS, Method
+from learngene_zoo.method.contract import Method
+from learngene_zoo.method.installed import METHODS
 from learngene_zoo.method.sizes import Member
 from learngene_zoo.runs.cache import compute_once
 from learngene_zoo.runs.run import Run

@@ -26,7 +26,8 @@ from contract_toy import (
 
 from learngene_zoo.artifacts.descendant import assemble
 from learngene_zoo.errors import BadPlugin, WrongCall
-from learngene_zoo.method.contract import METHODS, Extractor, Method
+from learngene_zoo.method.contract import Extractor, Method
+from learngene_zoo.method.installed import METHODS
 from learngene_zoo.method.sizes import Member
 from learngene_zoo.runs.cache import Part, compute_once
 from learngene_zoo.runs.run import Run

@@ -120,7 +120,7 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from dataclasses import replace
 
     from learngene_zoo.families.family import load_family
-    from learngene_zoo.method.contract import METHODS
+    from learngene_zoo.method.installed import METHODS
     from learngene_zoo.runs.run import Run
     from learngene_zoo.testing import make_tiny_ancestry
 

@@ -25,7 +25,8 @@ from learngene_zoo.errors import (
     WrongCall,
 )
 from learngene_zoo.families.tensors import take_blocks
-from learngene_zoo.method.contract import METHODS, Method, parse_details
+from learngene_zoo.method.contract import Method
+from learngene_zoo.method.installed import METHODS, parse_details
 from learngene_zoo.method.sizes import Target
 from learngene_zoo.storage import WEIGHTS, Tensors
 from learngene_zoo.testing import make_tiny_ancestry

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from learngene_zoo.method.contract import METHODS
+from learngene_zoo.method.installed import METHODS
 
 ROOT = Path(__file__).resolve().parent.parent
 pytestmark = pytest.mark.skipif(not (ROOT / ".github").is_dir(), reason="not a checkout")

@@ -33,10 +33,10 @@ from safetensors.torch import load_file
 from torch.nn import functional
 
 from learngene_zoo.artifacts.descendant import fill_missing_tensors
+from learngene_zoo.artifacts.shelf import BUNDLED
 from learngene_zoo.families.tensors import Model, build_model
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.intervals import compute_paired_gain
-from learngene_zoo.method.contract import BUNDLED
 from learngene_zoo.pretrained.ancestry import open_ancestry
 from learngene_zoo.settings import from_json
 from learngene_zoo.storage import CONFIG, read_json

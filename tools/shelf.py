@@ -44,13 +44,13 @@ from learngene_zoo.artifacts.card import (
 from learngene_zoo.artifacts.descendant import Descendant, load_descendant
 from learngene_zoo.artifacts.learngene import Learngene, load_learngene, read_config
 from learngene_zoo.artifacts.records import CardCost, CardRecord, CardResults
-from learngene_zoo.artifacts.shelf import BUNDLED_CARD
+from learngene_zoo.artifacts.shelf import BUNDLED, BUNDLED_CARD
 from learngene_zoo.bench import demo
 from learngene_zoo.bench.grid.cell import Arm
 from learngene_zoo.bench.report.report import write_grid, write_report
 from learngene_zoo.families.tensors import cast
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.method.contract import BUNDLED, METHODS
+from learngene_zoo.method.installed import METHODS
 from learngene_zoo.pretrained.ancestry import open_ancestry
 from learngene_zoo.runs.run import Run, get_world_size
 from learngene_zoo.settings import Recipe, Setting, fingerprint, from_json, list_settings, to_json

@@ -19,10 +19,10 @@ from pathlib import Path
 
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.records import CONTROLS, CardResults
+from learngene_zoo.artifacts.shelf import BUNDLED
 from learngene_zoo.bench.grid.cell import MORE_AXES, Arm, Cell, Extraction
 from learngene_zoo.bench.grid.grid import RECIPE, SCRATCH, set_epochs
 from learngene_zoo.families.family import count_cost
-from learngene_zoo.method.contract import BUNDLED
 from learngene_zoo.method.sizes import Member
 from learngene_zoo.pretrained.ancestry import read_ancestry_spec
 

@@ -30,7 +30,7 @@ import torch
 from learngene_zoo.bench.claims.cells import build_arm
 from learngene_zoo.bench.claims.file import Claim
 from learngene_zoo.bench.claims.run import read_verdict
-from learngene_zoo.method.contract import METHODS
+from learngene_zoo.method.installed import METHODS
 from learngene_zoo.pretrained.ancestry import open_ancestry
 from learngene_zoo.settings import with_settings
 from learngene_zoo.tasks.catalogue import open_task

@@ -30,7 +30,7 @@ from learngene_zoo.families.spec import Spec
 from learngene_zoo.families.tensors import build_empty
 from learngene_zoo.families.vit.names import ARCHITECTURES, list_arguments
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.method.contract import METHODS
+from learngene_zoo.method.installed import METHODS
 from lgzoo_tal.hypernet_spec import HypernetSpec, LowRank, count_decoded_channels
 from lgzoo_tal.modules.conv_decoder import MatrixDecoder
 from lgzoo_tal.modules.graph import Graph, build_graph

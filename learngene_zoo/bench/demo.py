@@ -9,12 +9,12 @@ scratch twins (two initialisations) and its controls: the same tensors shuffled,
 from collections.abc import Sequence
 from dataclasses import replace
 
+from learngene_zoo.artifacts.shelf import BUNDLED
 from learngene_zoo.bench.claims.contrasts import compute_gains_over_images
 from learngene_zoo.bench.grid.cell import Cell
 from learngene_zoo.bench.grid.grid import list_cells, list_members, list_standard_arms
 from learngene_zoo.bench.report.text_table import TextTable, format_percent, render_table
 from learngene_zoo.bench.results.rows import Row
-from learngene_zoo.method.contract import BUNDLED
 from learngene_zoo.pretrained.ancestry import read_ancestry_spec
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import Json, Recipe

@@ -20,7 +20,7 @@ from learngene_zoo.cli.options import (
 )
 from learngene_zoo.cli.sections import DetailOption, RunningOption
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.method.contract import METHODS
+from learngene_zoo.method.installed import METHODS
 from learngene_zoo.runs.run import MAX_THREADS
 from learngene_zoo.storage import parse_json
 from learngene_zoo.tasks.catalogue import expand_suites
@@ -147,7 +147,7 @@ def build_cells(suites: Sequence[str], options: dict[str, Any], job: Job) -> lis
 
 def check_extraction_tasks(methods: Sequence[str]) -> None:
     """Raise `WrongCall` if no method extracts from a task."""
-    from learngene_zoo.method.contract import METHODS
+    from learngene_zoo.method.installed import METHODS
 
     if all(METHODS.load(name).tasks == "none" for name in methods):
         names = ", ".join(dict.fromkeys(methods))

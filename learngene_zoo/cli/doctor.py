@@ -36,7 +36,8 @@ from learngene_zoo.cli.job import (
 from learngene_zoo.cli.options import check_tasks, complete_tasks
 from learngene_zoo.cli.sections import SettingsCommand
 from learngene_zoo.errors import WrongCall, ZooError
-from learngene_zoo.method.contract import METHODS, Method
+from learngene_zoo.method.contract import Method
+from learngene_zoo.method.installed import METHODS
 from learngene_zoo.registry import CHOICE, read_choice
 from learngene_zoo.runs.progress import report_activity
 from learngene_zoo.runs.run import MAX_THREADS, Run

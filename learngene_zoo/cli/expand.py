@@ -37,7 +37,8 @@ from learngene_zoo.cli.options import (
 from learngene_zoo.cli.sections import SettingsCommand
 from learngene_zoo.errors import WrongCall, ZooError
 from learngene_zoo.hub.client import parse_hub_reference
-from learngene_zoo.method.contract import Method, find_method
+from learngene_zoo.method.contract import Method
+from learngene_zoo.method.installed import find_method
 from learngene_zoo.method.sizes import Budget, Target
 from learngene_zoo.pretrained.sources import check_source
 from learngene_zoo.text import format_count, quote_word

@@ -26,7 +26,8 @@ from learngene_zoo.cli.options import (
 )
 from learngene_zoo.cli.sections import SettingsCommand
 from learngene_zoo.families.spec import LIMITS, Pool
-from learngene_zoo.method.contract import PAPER, Extractor, Method, list_members
+from learngene_zoo.method.checks import list_members
+from learngene_zoo.method.contract import PAPER, Extractor, Method
 from learngene_zoo.method.sizes import Target
 from learngene_zoo.runs.run import is_first
 from learngene_zoo.text import escape_controls, quote_word

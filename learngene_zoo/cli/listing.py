@@ -30,7 +30,7 @@ def list_methods() -> list[Row]:
     A note on stderr names each one that is broken.
     """
     with pause_garbage_collection():
-        from learngene_zoo.method.contract import METHODS
+        from learngene_zoo.method.installed import METHODS
 
         good, broken = METHODS.load_all()
         ours = METHODS.list_in_tree()

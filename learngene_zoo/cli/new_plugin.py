@@ -12,7 +12,7 @@ from learngene_zoo.atomic import new_folder
 from learngene_zoo.cli.job import advise, make_json_option, print_lines, print_row
 from learngene_zoo.cli.sections import SettingsCommand
 from learngene_zoo.errors import Exists, WrongCall
-from learngene_zoo.method.contract import METHODS
+from learngene_zoo.method.installed import METHODS
 from learngene_zoo.tasks import catalogue
 from learngene_zoo.text import quote_word
 

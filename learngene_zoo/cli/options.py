@@ -27,7 +27,8 @@ from learngene_zoo.errors import BadPlugin, WrongCall, ZooError, refuse_unknown
 from learngene_zoo.families.spec import TIMM_NAMES
 from learngene_zoo.families.timm_config import check_timm_source
 from learngene_zoo.hub.client import parse_hub_reference
-from learngene_zoo.method.contract import METHODS, Method
+from learngene_zoo.method.contract import Method
+from learngene_zoo.method.installed import METHODS
 from learngene_zoo.method.sizes import Target
 from learngene_zoo.pretrained.timm_model import is_timm_source
 from learngene_zoo.settings import Recipe, Setting, list_settings, to_json, with_settings

@@ -48,7 +48,8 @@ from learngene_zoo.cli.sections import SettingsCommand
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.family import Convention
 from learngene_zoo.families.spec import Spec
-from learngene_zoo.method.contract import Method, find_method
+from learngene_zoo.method.contract import Method
+from learngene_zoo.method.installed import find_method
 from learngene_zoo.method.sizes import AXES, Budget, Member, Target
 from learngene_zoo.settings import list_settings
 from learngene_zoo.text import count_noun, quote_word

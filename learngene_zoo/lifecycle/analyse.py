@@ -22,7 +22,8 @@ from learngene_zoo.lifecycle.opening import (
     warn_of_random_head,
 )
 from learngene_zoo.lifecycle.rates import choose_fit
-from learngene_zoo.method.contract import find_method, list_members
+from learngene_zoo.method.checks import list_members
+from learngene_zoo.method.installed import find_method
 from learngene_zoo.method.sizes import Budget, Member, Target, parse_budget
 from learngene_zoo.pretrained.timm_model import open_model
 from learngene_zoo.runs.progress import report_activity

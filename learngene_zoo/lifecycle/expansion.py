@@ -22,30 +22,21 @@ from learngene_zoo.artifacts.records import (
 from learngene_zoo.atomic import check_apart, claim, digest_of
 from learngene_zoo.errors import refuse_unknown
 from learngene_zoo.families.spec import TextSpec
-from learngene_zoo.method.contract import (
-    Expander,
+from learngene_zoo.method.checks import (
     check_axes,
     check_built,
     check_descendant,
     check_returned,
     describe_random_tensors,
-    find_method,
     list_members,
-    report_failure,
 )
-from learngene_zoo.method.sizes import (
-    Budget,
-    Target,
-    parse_sizes,
-)
+from learngene_zoo.method.contract import Expander
+from learngene_zoo.method.installed import find_method, report_failure
+from learngene_zoo.method.sizes import Budget, Target, parse_sizes
 from learngene_zoo.runs.progress import say
 from learngene_zoo.runs.run import Run, is_first
 from learngene_zoo.settings import to_json, with_settings
-from learngene_zoo.tasks.catalogue import (
-    find_entry,
-    locate_own_data,
-    open_task,
-)
+from learngene_zoo.tasks.catalogue import find_entry, locate_own_data, open_task
 from learngene_zoo.tasks.task import Entry, check_kind
 
 if TYPE_CHECKING:

@@ -22,27 +22,16 @@ from learngene_zoo.artifacts.records import (
 from learngene_zoo.atomic import check_apart
 from learngene_zoo.errors import BadData, WrongCall, refuse_unknown
 from learngene_zoo.lifecycle.training_warnings import warn
-from learngene_zoo.method.contract import (
-    METHODS,
-    Extractor,
-    Method,
-    check_family,
-    check_learngene,
-    check_returned,
-    report_failure,
-)
+from learngene_zoo.method.checks import check_learngene, check_returned
+from learngene_zoo.method.contract import Extractor, Method
+from learngene_zoo.method.installed import METHODS, check_family, report_failure
 from learngene_zoo.method.rates import describe_changes
 from learngene_zoo.pretrained.sources import check_source
 from learngene_zoo.runs.folder import check_start, produce
 from learngene_zoo.runs.progress import say
 from learngene_zoo.runs.run import Run, check_has_device
 from learngene_zoo.settings import list_settings, merge_synonyms, to_json, with_settings
-from learngene_zoo.tasks.catalogue import (
-    expand_suites,
-    locate_own_data,
-    open_task,
-    say_notes,
-)
+from learngene_zoo.tasks.catalogue import expand_suites, locate_own_data, open_task, say_notes
 from learngene_zoo.tasks.task import check_inputs, stamp_tasks
 from learngene_zoo.text import quote_word
 

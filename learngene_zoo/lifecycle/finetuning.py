@@ -22,7 +22,8 @@ from learngene_zoo.lifecycle.rates import (
     is_pretrained,
 )
 from learngene_zoo.lifecycle.training_warnings import warn_of_training
-from learngene_zoo.method.contract import METHODS, Finetuning
+from learngene_zoo.method.contract import Finetuning
+from learngene_zoo.method.installed import METHODS
 from learngene_zoo.pretrained.timm_model import load_model, open_model
 from learngene_zoo.runs.folder import check_start, produce
 from learngene_zoo.runs.run import Run

@@ -11,27 +11,14 @@ from typing import TYPE_CHECKING, Any
 from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.arguments import refuse_unknown_arguments
 from learngene_zoo.artifacts.learngene import Learngene, read_config
-from learngene_zoo.artifacts.records import (
-    SOURCES,
-    parse_references,
-)
+from learngene_zoo.artifacts.records import SOURCES, parse_references
 from learngene_zoo.atomic import check_file, new_file
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.family import Convention
-from learngene_zoo.method.contract import (
-    METHODS,
-    Expander,
-    Extractor,
-    check_family,
-    find_method,
-    list_members,
-    report_failure,
-)
-from learngene_zoo.method.sizes import (
-    Budget,
-    Member,
-    Target,
-)
+from learngene_zoo.method.checks import list_members
+from learngene_zoo.method.contract import Expander, Extractor
+from learngene_zoo.method.installed import METHODS, check_family, find_method, report_failure
+from learngene_zoo.method.sizes import Budget, Member, Target
 
 if TYPE_CHECKING:
     pass

@@ -14,14 +14,9 @@ from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.learngene import Learngene, load_learngene
 from learngene_zoo.artifacts.records import LearngeneConfig
 from learngene_zoo.errors import BadFile, BadPlugin, WrongCall
-from learngene_zoo.method.contract import (
-    METHODS,
-    Extractor,
-    Method,
-    check_learngene,
-    check_returned,
-    parse_details,
-)
+from learngene_zoo.method.checks import check_learngene, check_returned
+from learngene_zoo.method.contract import Extractor, Method
+from learngene_zoo.method.installed import METHODS, parse_details
 from learngene_zoo.pretrained.ancestry import Ancestry
 from learngene_zoo.runs import cache
 from learngene_zoo.runs.run import Run

@@ -29,7 +29,7 @@ from click.testing import CliRunner
 from learngene_zoo import lifecycle
 from learngene_zoo.cli.main import main
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.method.contract import METHODS
+from learngene_zoo.method.installed import METHODS
 from learngene_zoo.training.healing.settings import HEALING
 
 PATIENCE = 60  # seconds for one call

@@ -16,7 +16,7 @@ from learngene_zoo.cli.description.show import _flatten, _list_worth
 from learngene_zoo.cli.main import main
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.method.contract import find_method
+from learngene_zoo.method.installed import find_method
 from learngene_zoo.method.sizes import Budget, Target, parse_sizes
 
 

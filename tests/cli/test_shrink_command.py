@@ -54,7 +54,8 @@ def test_the_table_and_the_json_agree(place: Path) -> None:
     assert result.exit_code == 0, result.stderr
     rows: list[dict[str, Any]] = json.loads(result.stdout)
     lines = table.stdout.splitlines()
-    shown = [line.split() for line in lines if line.endswith("-") or line.startswith("*")]
+    first = next(index for index, line in enumerate(lines) if line.startswith("─")) + 1
+    shown = [line.split() for line in lines[first : first + len(rows)]]
     assert len(shown) == len(rows)
     for words, row in zip(shown, rows):
         assert (words[0] == "*") == row["kept"]

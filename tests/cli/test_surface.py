@@ -19,7 +19,7 @@ from learngene_zoo.artifacts.shelf import find_cards_folder
 from learngene_zoo.cli.main import GROUPS, TABLE, main
 from learngene_zoo.cli.options import START_HERE
 from learngene_zoo.families.family import count_cost
-from learngene_zoo.method.contract import METHODS
+from learngene_zoo.method.installed import METHODS
 from learngene_zoo.pretrained.ancestry import read_ancestry_spec
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import with_settings

@@ -19,7 +19,7 @@ from torch import nn
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.families.spec import Spec
-from learngene_zoo.method.contract import METHODS
+from learngene_zoo.method.installed import METHODS
 from learngene_zoo.pretrained.ancestry import open_ancestry
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import with_settings

@@ -17,7 +17,8 @@ from learngene_zoo.cli.main import main
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.gpt2.spec import Gpt2Spec
 from learngene_zoo.families.spec import Spec
-from learngene_zoo.method.contract import METHODS, Extractor
+from learngene_zoo.method.contract import Extractor
+from learngene_zoo.method.installed import METHODS
 from learngene_zoo.method.rates import FLAT_LR, INHERITED_DECAY, INHERITED_LR, adapt_rates
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import list_settings

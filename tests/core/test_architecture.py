@@ -14,7 +14,7 @@ from pathlib import Path
 
 import learngene_zoo
 from learngene_zoo import plugin
-from learngene_zoo.method.contract import METHODS
+from learngene_zoo.method.installed import METHODS
 from learngene_zoo.tasks import catalogue
 
 PACKAGE = Path(learngene_zoo.__file__).resolve().parent

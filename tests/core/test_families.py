@@ -38,7 +38,7 @@ from learngene_zoo.families.tensors import (
 )
 from learngene_zoo.families.timm_config import find_architecture, write_timm_config
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.method.contract import METHODS, check_family
+from learngene_zoo.method.installed import METHODS, check_family
 from learngene_zoo.method.sizes import Target
 from learngene_zoo.settings import from_json, to_json
 

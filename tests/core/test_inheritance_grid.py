@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from learngene_zoo import lifecycle
+from learngene_zoo.artifacts.shelf import BUNDLED
 from learngene_zoo.bench.running.runner import run_grid
 from learngene_zoo.bench.running.trial import find_size
 from learngene_zoo.families.family import count_cost
-from learngene_zoo.method.contract import BUNDLED, METHODS
+from learngene_zoo.method.installed import METHODS
 from learngene_zoo.pretrained.ancestry import read_ancestry_spec
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import open_task

@@ -21,7 +21,7 @@ from click.testing import CliRunner
 
 import learngene_zoo
 from learngene_zoo.cli.main import TABLE, main
-from learngene_zoo.method.contract import METHODS
+from learngene_zoo.method.installed import METHODS
 from learngene_zoo.settings import to_json
 from learngene_zoo.testing import make_tiny_ancestry
 

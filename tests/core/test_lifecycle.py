@@ -19,7 +19,8 @@ from learngene_zoo.artifacts.records import LearngeneConfig, TargetTask
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.tensors import initialise
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.method.contract import METHODS, list_members
+from learngene_zoo.method.checks import list_members
+from learngene_zoo.method.installed import METHODS
 from learngene_zoo.method.sizes import Budget, Target
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed

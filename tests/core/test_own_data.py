@@ -27,7 +27,7 @@ from learngene_zoo.artifacts.descendant import assemble
 from learngene_zoo.artifacts.own_data import LocalOrigin
 from learngene_zoo.cli.main import main
 from learngene_zoo.errors import BadFile, TrainingWarning, WrongCall
-from learngene_zoo.method.contract import METHODS
+from learngene_zoo.method.installed import METHODS
 from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks.catalogue import _find_missing
 from learngene_zoo.testing import make_tiny_ancestry

@@ -27,7 +27,7 @@ from learngene_zoo.bench.results.rows import Row
 from learngene_zoo.cli.main import main
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.method.contract import METHODS
+from learngene_zoo.method.installed import METHODS
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import from_json, to_json, with_settings
 from learngene_zoo.testing.laws import make_tiny_ancestry

@@ -15,7 +15,7 @@ from learngene_zoo import registry
 from learngene_zoo.cli.doctor import _check_plugins
 from learngene_zoo.cli.main import main
 from learngene_zoo.errors import BadFile, BadPlugin, WrongCall
-from learngene_zoo.method.contract import METHODS
+from learngene_zoo.method.installed import METHODS
 from learngene_zoo.version import __version__
 
 
@@ -48,7 +48,7 @@ TOY = """
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 from learngene_zoo.settings import Bounds
-from learngene_zoo.method.contract import METHODS
+from learngene_zoo.method.installed import METHODS
 SCRATCH = METHODS.load("scratch")
 
 @dataclass(frozen=True, kw_only=True)

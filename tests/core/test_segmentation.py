@@ -21,7 +21,8 @@ from learngene_zoo import lifecycle, torch_hub
 from learngene_zoo.artifacts.descendant import Descendant, assemble
 from learngene_zoo.errors import BadData, WrongCall
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.method.contract import METHODS, list_members
+from learngene_zoo.method.checks import list_members
+from learngene_zoo.method.installed import METHODS
 from learngene_zoo.method.sizes import Target
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe

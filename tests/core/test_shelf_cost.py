@@ -16,7 +16,7 @@ from learngene_zoo.artifacts.records import CardCost, CardRecord
 from learngene_zoo.bench.grid.cell import Arm
 from learngene_zoo.bench.running.extraction import count_images
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.method.contract import METHODS
+from learngene_zoo.method.installed import METHODS
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import with_settings
 from learngene_zoo.storage import read_json

@@ -35,7 +35,8 @@ from learngene_zoo.lifecycle.shrinking.request import (
     print_note_on_export,
 )
 from learngene_zoo.lifecycle.shrinking.table import Shrunk
-from learngene_zoo.method.contract import METHODS, Work
+from learngene_zoo.method.contract import Work
+from learngene_zoo.method.installed import METHODS
 from learngene_zoo.method.sizes import Budget, Member
 from learngene_zoo.pretrained.ancestry import open_ancestry
 from learngene_zoo.runs.progress import print_activities

@@ -33,7 +33,8 @@ from learngene_zoo.families.tensors import initialise
 from learngene_zoo.families.vit.names import STITCHED_ARCHITECTURE, STITCHED_DENSE_ARCHITECTURE
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.lifecycle.latency import measure_latency
-from learngene_zoo.method.contract import Expander, list_members
+from learngene_zoo.method.checks import list_members
+from learngene_zoo.method.contract import Expander
 from learngene_zoo.method.sizes import Member, Target
 from learngene_zoo.pretrained.ancestry import open_ancestry, read_ancestry_spec
 from learngene_zoo.pretrained.sources import read_spec_at

@@ -19,7 +19,7 @@ from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.descendant import assemble
 from learngene_zoo.errors import Unavailable, WrongCall
 from learngene_zoo.families.family import load_family
-from learngene_zoo.method.contract import METHODS
+from learngene_zoo.method.installed import METHODS
 from learngene_zoo.runs.run import Run
 from learngene_zoo.testing import make_tiny_ancestry
 

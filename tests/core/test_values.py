@@ -32,7 +32,8 @@ from learngene_zoo.errors import BadData, BadFile, Unavailable, WrongCall
 from learngene_zoo.families.spec import InputFormat
 from learngene_zoo.families.timm_config import read_spec
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.method.contract import METHODS, Work
+from learngene_zoo.method.contract import Work
+from learngene_zoo.method.installed import METHODS
 from learngene_zoo.publishing import publication
 from learngene_zoo.runs import folder as run_folder
 from learngene_zoo.runs.run import Run, open_device

@@ -13,7 +13,7 @@ from chain_toy import RUN, Start, differences, images, make_start, save_case, se
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import assemble
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.method.contract import METHODS
+from learngene_zoo.method.installed import METHODS
 from learngene_zoo.pretrained.ancestry import open_ancestry
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe

@@ -247,7 +247,7 @@ def artifacts(place: Path) -> tuple[tuple[Path, Path], Path]:
     import learngene_zoo as lg
     from learngene_zoo.artifacts.descendant import assemble
     from learngene_zoo.families.vit.spec import ViTSpec
-    from learngene_zoo.method.contract import METHODS
+    from learngene_zoo.method.installed import METHODS
     from learngene_zoo.settings import with_settings
 
     spec = ViTSpec(layers=4, width=16, heads=2, classes=5, image_size=16, patch_size=8)

@@ -18,7 +18,7 @@ from test_stories import process
 
 from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.shelf import find_cards_folder, read_kind
-from learngene_zoo.method.contract import METHODS
+from learngene_zoo.method.installed import METHODS
 
 Lgzoo = Callable[..., SimpleNamespace]  # what the fixture `lgzoo` is
 NAMES = shelf.list_names()

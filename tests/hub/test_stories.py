@@ -18,7 +18,7 @@ from standin import StandIn
 import learngene_zoo as lg
 from learngene_zoo.artifacts.descendant import assemble
 from learngene_zoo.families.eva.names import ARCHITECTURES
-from learngene_zoo.method.contract import METHODS
+from learngene_zoo.method.installed import METHODS
 from learngene_zoo.settings import with_settings
 
 Lgzoo = Callable[..., SimpleNamespace]  # what the fixture `lgzoo` is

@@ -13,7 +13,7 @@ import learngene_zoo as lg
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.family import count_params, load_family
 from learngene_zoo.families.tensors import build_model, get_shapes, initialise, read_shapes
-from learngene_zoo.method.contract import METHODS
+from learngene_zoo.method.installed import METHODS
 from learngene_zoo.method.sizes import Target
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import with_settings

@@ -13,7 +13,7 @@ from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.learngene import Learngene, load_learngene
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.vit.spec import TABLE
-from learngene_zoo.method.contract import METHODS
+from learngene_zoo.method.installed import METHODS
 from learngene_zoo.method.sizes import Target
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import with_settings

@@ -12,7 +12,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import learngene_zoo as lg
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.method.contract import METHODS, Work
+from learngene_zoo.method.contract import Work
+from learngene_zoo.method.installed import METHODS
 from learngene_zoo.method.sizes import Member, Target
 from learngene_zoo.runs.run import Run
 from learngene_zoo.testing import make_tiny_ancestry, make_tiny_task

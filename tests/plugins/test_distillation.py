@@ -14,7 +14,7 @@ from timm.models import save_for_hf
 from learngene_zoo.artifacts.descendant import assemble
 from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.method.contract import METHODS
+from learngene_zoo.method.installed import METHODS
 from learngene_zoo.pretrained.ancestry import Ancestry
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import with_settings

@@ -17,7 +17,7 @@ from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.family import get_table, load_family
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.families.tensors import build_model, initialise
-from learngene_zoo.method.contract import METHODS
+from learngene_zoo.method.installed import METHODS
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import with_settings
 from learngene_zoo.testing import make_tiny_ancestry, make_tiny_task

@@ -12,7 +12,8 @@ from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.artifacts.records import LearngeneConfig
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.method.contract import METHODS, Expander
+from learngene_zoo.method.contract import Expander
+from learngene_zoo.method.installed import METHODS
 from lgzoo_lsamd import plot
 from lgzoo_lsamd.plot import BASE, SPECIFIC
 

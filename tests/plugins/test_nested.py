@@ -15,7 +15,7 @@ from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.family import count_params, load_family
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.families.tensors import build_model, get_shapes, initialise
-from learngene_zoo.method.contract import METHODS
+from learngene_zoo.method.installed import METHODS
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks.loader import Loader

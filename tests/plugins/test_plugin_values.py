@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.eva.names import ARCHITECTURES
 from learngene_zoo.families.family import count_params, load_family
-from learngene_zoo.method.contract import METHODS
+from learngene_zoo.method.installed import METHODS
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.text import format_count
 from lgzoo_lsamd import plot as lsamd_plot

@@ -16,7 +16,8 @@ from learngene_zoo.artifacts.records import LearngeneConfig, TaskRecord
 from learngene_zoo.cli.main import main
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.method.contract import METHODS, Expander
+from learngene_zoo.method.contract import Expander
+from learngene_zoo.method.installed import METHODS
 from learngene_zoo.plotting import tint
 from lgzoo_pool import plot
 from lgzoo_pool.details import StitchedDetails

@@ -15,7 +15,7 @@ from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.spec import Segment
 from learngene_zoo.families.timm_config import find_architecture
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.method.contract import METHODS
+from learngene_zoo.method.installed import METHODS
 from learngene_zoo.settings import from_json, to_json, with_settings
 from lgzoo_pool.details import StitchedDetails
 from lgzoo_pool.expand import derive_spec

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.method.contract import METHODS
+from learngene_zoo.method.installed import METHODS
 from learngene_zoo.runs.run import Run
 from lgzoo_tal.modules.graph import build_graph
 from lgzoo_tal.modules.hypernet import Hypernet

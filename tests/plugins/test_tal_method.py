@@ -23,7 +23,7 @@ from tal_toy import (
 from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.cli.description import show
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.method.contract import METHODS, parse_details
+from learngene_zoo.method.installed import METHODS, parse_details
 from learngene_zoo.pretrained.ancestry import Ancestry
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import list_settings, with_settings

@@ -20,7 +20,8 @@ from learngene_zoo.cli.main import main
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.family import count_params
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.method.contract import METHODS, Expander, parse_details
+from learngene_zoo.method.contract import Expander
+from learngene_zoo.method.installed import METHODS, parse_details
 from learngene_zoo.seeds import derive_seed
 from lgzoo_tal import plot
 from lgzoo_tal.ghn3 import GHN3

@@ -17,7 +17,7 @@ from learngene_zoo import lifecycle, torch_hub
 from learngene_zoo.artifacts.descendant import apply_control
 from learngene_zoo.artifacts.learngene import Learngene, load_learngene
 from learngene_zoo.artifacts.shelf import find
-from learngene_zoo.method.contract import parse_details
+from learngene_zoo.method.installed import parse_details
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import SOURCE_TASK, find_suite, open_task
 from learngene_zoo.tasks.loader import Loader

@@ -15,7 +15,8 @@ from learngene_zoo.bench.grid.grid import list_members, select_members
 from learngene_zoo.bench.running.trial import find_size
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.spec import Spec
-from learngene_zoo.method.contract import METHODS, check_axes, check_family
+from learngene_zoo.method.checks import check_axes
+from learngene_zoo.method.installed import METHODS, check_family
 from learngene_zoo.pretrained.ancestry import read_ancestry_spec
 from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks import catalogue

@@ -29,7 +29,7 @@ from learngene_zoo.bench.grid.search import (
 )
 from learngene_zoo.bench.results.rows import Row
 from learngene_zoo.errors import BadFile
-from learngene_zoo.method.contract import METHODS
+from learngene_zoo.method.installed import METHODS
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import Json, Recipe, list_settings
 from learngene_zoo.tasks.catalogue import get_version

@@ -18,7 +18,7 @@ from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.family import count_cost
 from learngene_zoo.intervals import compute_paired_gain
 from learngene_zoo.lifecycle import plan
-from learngene_zoo.method.contract import METHODS
+from learngene_zoo.method.installed import METHODS
 from learngene_zoo.method.sizes import Member, Target
 from learngene_zoo.pretrained.ancestry import read_ancestry_spec
 from learngene_zoo.settings import with_settings

@@ -17,7 +17,7 @@ from learngene_zoo.bench.grid.cell import label
 from learngene_zoo.bench.results.statistics import Scope, Spread, plan_effect
 from learngene_zoo.errors import MAX_NEAR, BadFile, WrongCall, refuse_unknown
 from learngene_zoo.families.family import Convention
-from learngene_zoo.method.contract import METHODS
+from learngene_zoo.method.installed import METHODS
 from learngene_zoo.settings import Json, Recipe, from_json
 from learngene_zoo.tasks import catalogue
 from learngene_zoo.text import count_noun

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from learngene_zoo.artifacts.records import Control
-from learngene_zoo.method.contract import METHODS, Expander, Extractor
+from learngene_zoo.method.contract import Expander, Extractor
+from learngene_zoo.method.installed import METHODS
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import OMIT_DEFAULT, Json, Recipe, fingerprint, to_json, with_settings
 

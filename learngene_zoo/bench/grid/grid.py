@@ -15,7 +15,7 @@ from learngene_zoo.bench.grid.search import Augment
 from learngene_zoo.bench.results import condition
 from learngene_zoo.errors import WrongCall, ZooError, refuse_unknown
 from learngene_zoo.families.spec import TextSpec
-from learngene_zoo.method.contract import METHODS
+from learngene_zoo.method.installed import METHODS
 from learngene_zoo.method.sizes import Member, Target
 from learngene_zoo.pretrained.ancestry import read_ancestry_spec
 from learngene_zoo.settings import Json, Recipe, from_json, to_json

@@ -11,7 +11,7 @@ from learngene_zoo.bench.grid.search import Augment, Choice, Space, Trial
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.spec import Spec, TextSpec
 from learngene_zoo.lifecycle.rates import choose_rate
-from learngene_zoo.method.contract import METHODS
+from learngene_zoo.method.installed import METHODS
 from learngene_zoo.method.rates import FULL_RATE, INHERITED_DECAY, INHERITED_LR, TEXT_LR, scale_rate
 from learngene_zoo.pretrained.ancestry import read_ancestry_spec
 from learngene_zoo.text import count_noun

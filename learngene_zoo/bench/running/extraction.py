@@ -20,7 +20,7 @@ from learngene_zoo.artifacts.learngene import load_learngene
 from learngene_zoo.atomic import new_file
 from learngene_zoo.bench.grid.cell import Arm, Cell, Extraction
 from learngene_zoo.errors import Refused
-from learngene_zoo.method.contract import METHODS
+from learngene_zoo.method.installed import METHODS
 from learngene_zoo.pretrained.ancestry import open_ancestry, read_ancestry_spec
 from learngene_zoo.runs.cache import measure_cost_alone, wait_for_lock
 from learngene_zoo.runs.run import Run

@@ -16,7 +16,7 @@ from learngene_zoo.bench.results.rows import RESULTS, read_rows
 from learngene_zoo.bench.running.extraction import estimate_works, is_finished
 from learngene_zoo.families.family import count_cost
 from learngene_zoo.families.spec import PictureSpec, Spec, TextSpec
-from learngene_zoo.method.contract import METHODS
+from learngene_zoo.method.installed import METHODS
 from learngene_zoo.pretrained.ancestry import open_ancestry, read_ancestry_spec
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import find_entry, open_task

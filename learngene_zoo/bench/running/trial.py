@@ -24,7 +24,8 @@ from learngene_zoo.bench.grid.cell import MORE_AXES, Cell, label
 from learngene_zoo.bench.grid.grid import select_members
 from learngene_zoo.bench.results.rows import Row, pack_flags
 from learngene_zoo.bench.running.extraction import extract_once
-from learngene_zoo.method.contract import Expander, list_members
+from learngene_zoo.method.checks import list_members
+from learngene_zoo.method.contract import Expander
 from learngene_zoo.method.sizes import Target
 from learngene_zoo.runs.folder import clear
 from learngene_zoo.runs.run import Run

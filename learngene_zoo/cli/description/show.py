@@ -36,7 +36,8 @@ from learngene_zoo.cli.sections import SettingsCommand
 from learngene_zoo.errors import BadFile, WrongCall, ZooError, find_nearest, refuse_unknown
 from learngene_zoo.families.family import Convention
 from learngene_zoo.families.spec import Spec
-from learngene_zoo.method.contract import METHODS, Method, find_method
+from learngene_zoo.method.contract import Method
+from learngene_zoo.method.installed import METHODS, find_method
 from learngene_zoo.method.sizes import Member
 from learngene_zoo.pretrained.exported import is_exported_file
 from learngene_zoo.settings import Json, to_json

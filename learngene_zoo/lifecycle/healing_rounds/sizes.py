@@ -11,7 +11,9 @@ from learngene_zoo.artifacts.records import is_own_data
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.lifecycle.shrinking.candidates import is_free
-from learngene_zoo.method.contract import METHODS, Expander, Method, list_members
+from learngene_zoo.method.checks import list_members
+from learngene_zoo.method.contract import Expander, Method
+from learngene_zoo.method.installed import METHODS
 from learngene_zoo.method.sizes import Member, Target
 from learngene_zoo.runs.run import get_world_size
 from learngene_zoo.settings import Json, list_settings, with_settings

@@ -21,7 +21,7 @@ from learngene_zoo.lifecycle.shrinking.candidates import (
     select_affordable,
 )
 from learngene_zoo.lifecycle.shrinking.request import ShrinkConfig, ShrinkRequest
-from learngene_zoo.method.contract import METHODS
+from learngene_zoo.method.installed import METHODS
 from learngene_zoo.method.sizes import Budget
 from learngene_zoo.runs.cache import compute_once
 from learngene_zoo.runs.run import Run, describe_machine

@@ -11,7 +11,9 @@ from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.family import count_cost
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.lifecycle.latency import select_fitting
-from learngene_zoo.method.contract import METHODS, Method, list_members
+from learngene_zoo.method.checks import list_members
+from learngene_zoo.method.contract import Method
+from learngene_zoo.method.installed import METHODS
 from learngene_zoo.method.sizes import Budget, Member, Target
 from learngene_zoo.runs.progress import print_note
 from learngene_zoo.text import format_seconds

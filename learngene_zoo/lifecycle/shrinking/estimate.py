@@ -14,7 +14,8 @@ from learngene_zoo.families.spec import PictureSpec, Spec
 from learngene_zoo.lifecycle.rates import FINETUNE
 from learngene_zoo.lifecycle.shrinking.candidates import ShrinkCandidate
 from learngene_zoo.lifecycle.shrinking.request import ShrinkRequest
-from learngene_zoo.method.contract import METHODS, Work
+from learngene_zoo.method.contract import Work
+from learngene_zoo.method.installed import METHODS
 from learngene_zoo.runs.run import Run, has_bf16
 from learngene_zoo.settings import list_settings, with_settings
 from learngene_zoo.text import format_seconds
