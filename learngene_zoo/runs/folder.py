@@ -152,8 +152,7 @@ def check_start(out: str | Path | None, run: Run, force: bool) -> None:
     claim(Path(out), force)
     folder = locate_run(out)
     _check_ours(folder, run.resume)
-    record = _read(folder)
-    if record and not record.get("finished") and not force:
+    if is_unfinished(folder) and has_results(folder) and not force:
         raise Refused(_describe_unfinished(folder))
 
 

@@ -20,6 +20,7 @@ from learngene_zoo.artifacts import own_data
 from learngene_zoo.artifacts.descendant import Descendant, assemble, load_descendant
 from learngene_zoo.errors import BadData, Refused, WrongCall
 from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.lifecycle import extraction
 from learngene_zoo.lifecycle.analyse import assemble_ancestry
 from learngene_zoo.lifecycle.shrinking import building, estimate, finishing, ranking, steps
 from learngene_zoo.lifecycle.shrinking.candidates import (
@@ -39,10 +40,11 @@ from learngene_zoo.method.contract import Work
 from learngene_zoo.method.installed import METHODS
 from learngene_zoo.method.sizes import Budget, Member
 from learngene_zoo.pretrained.ancestry import open_ancestry
+from learngene_zoo.runs import folder
 from learngene_zoo.runs.progress import print_activities
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import with_settings
-from learngene_zoo.storage import fingerprint_of_state
+from learngene_zoo.storage import fingerprint_of_state, read_json
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.tasks.splits.cutting import ensure_validation
 from learngene_zoo.training.feature_map import measure_map_errors
@@ -348,6 +350,24 @@ def test_an_interrupted_call_goes_on_where_it_was(
         # Those of the candidates that were not probed, and of the test images of the original.
         left = {"compute_features": 3, "finetune": 1, "evaluate_original": 1}
         assert len(features) == left.get(name, 0)
+
+
+def test_a_call_that_was_killed_in_its_first_extraction_goes_on(
+    data: Path, tmp_path: Path, uninterrupted: Shrunk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A killed process leaves the record of the extraction without any result."""
+    out = tmp_path / "small"
+    with monkeypatch.context() as patch:
+        interrupt_after(patch, extraction, "suggest_check", 0)
+        patch.setattr(folder, "clear", lambda *_, **__: None)  # a killed process clears nothing
+        with pytest.raises(KeyboardInterrupt):
+            shrink(data, out)
+    (begun,) = out.with_name("small.run").glob("work/learngenes/*.run/run.json")
+    assert read_json(begun)["finished"] is False
+    result = shrink(data, out, run=replace(RUN, resume=True))
+    assert fingerprint_of_state(result.model.state) == fingerprint_of_state(
+        uninterrupted.model.state
+    )
 
 
 def test_a_finished_call_is_not_repeated(data: Path, tmp_path: Path) -> None:
