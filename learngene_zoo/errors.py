@@ -222,6 +222,11 @@ _LISTS = {
     "model": 'python -c "import timm; print(*timm.list_models())"',
 }
 
+# Arguments that users give by name to a function of the package, and that `Run` has.
+FIELDS_OF_RUN = frozenset(
+    ("device", "offline", "precision", "progress", "resume", "seed", "threads", "workers")
+)
+
 
 def refuse_unknown(kind: str, got: str, known_names: Iterable[str]) -> WrongCall:
     """Return the error for an unknown name, with the nearest known name as a suggestion.
@@ -232,6 +237,8 @@ def refuse_unknown(kind: str, got: str, known_names: Iterable[str]) -> WrongCall
     it has that command and at most `MAX_NEAR` similar ones.
     """
     names = sorted(known_names)
+    if kind in ("argument", "setting") and got in FIELDS_OF_RUN:
+        return WrongCall(f"no {kind} named {got!r}; it is a field of Run: run=Run({got}=...)")
     close = find_nearest(got, names)
     command = _LISTS.get(kind.rpartition(" ")[2])
     if close is not None:

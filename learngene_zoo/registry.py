@@ -176,6 +176,8 @@ class Plugins(Generic[T]):
             BadFile: for a plugin that cannot be used.
         """
         references = self.references()
+        if not isinstance(name, str):
+            raise WrongCall(f"the {self.word} is {name!r:.40}; expected the name of one")
         if name not in references:
             self.check_unused(name)
             raise refuse_unknown(self.word, name, references)

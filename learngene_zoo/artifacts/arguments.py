@@ -9,8 +9,10 @@ from collections.abc import Callable
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
-from learngene_zoo.errors import refuse_unknown
+from learngene_zoo.errors import WrongCall, refuse_unknown
 
+# Functions that do what an option of a command does, by the command's function and the option.
+OTHER_FUNCTIONS = {"evaluate": {"probe": "learngene_zoo.lifecycle.probe(model, kind=...)"}}
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -26,6 +28,9 @@ def refuse_unknown_arguments(function: Callable[P, R]) -> Callable[P, R]:
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         for name in kwargs:
+            if name in OTHER_FUNCTIONS.get(function.__name__, {}):
+                other = OTHER_FUNCTIONS[function.__name__][name]
+                raise WrongCall(f"{function.__name__} has no argument {name!r}; call {other}")
             if name not in names:
                 raise refuse_unknown("argument", name, names)
         return function(*args, **kwargs)

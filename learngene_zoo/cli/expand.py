@@ -193,7 +193,8 @@ def _describe_size(descendant: Descendant) -> str:
 
     size_cost = count_cost(descendant.spec)
     return (
-        f"{descendant.spec.layers} layers, {format_count(size_cost.params)} parameters, "
+        f"{descendant.spec.layers} layers of width {descendant.spec.width}, "
+        f"{format_count(size_cost.params)} parameters, "
         f"{format_count(size_cost.flops)} FLOPs"
     )
 

@@ -19,6 +19,7 @@ from learngene_zoo.cli.job import (
 from learngene_zoo.cli.main import pause_garbage_collection, print_note
 from learngene_zoo.cli.sections import SettingsCommand
 from learngene_zoo.errors import WrongCall, ZooError, refuse_unknown
+from learngene_zoo.families.spec import FAMILIES
 from learngene_zoo.tasks import catalogue
 from learngene_zoo.tasks.task import Entry
 from learngene_zoo.text import count_noun
@@ -114,13 +115,18 @@ def print_listing(
     show_all: bool = False,
     html: Path | None = None,
     force: bool = False,
+    family: str | None = None,
 ) -> None:
     """Print one table, or all of them; as JSON, all are one list whose rows have a `kind`.
 
-    With `html`, a page of the learngenes is written instead.
+    With `html`, a page of the learngenes is written instead. `family` selects the methods that take
+    models of this family.
     """
     if noun is not None and noun not in NOUNS:
         raise refuse_unknown("list", noun, NOUNS)
+    if family is not None:
+        _print_methods_of(family, noun, as_json)
+        return
     if html is not None:
         _write_page(noun, html, force, as_json)
         return
@@ -144,6 +150,20 @@ def print_listing(
         click.echo()
     if not show_all:
         advise("lgzoo list methods --all   (or learngenes, tasks, ancestries)")
+
+
+def _print_methods_of(family: str, noun: str | None, as_json: bool) -> None:
+    """Print the methods that take models of a family."""
+    if noun != "methods":
+        raise WrongCall("--family selects methods: lgzoo list methods --family NAME")
+    rows = list_methods()
+    served = {name for row in rows for name in row["families"]}
+    if family not in served:
+        raise refuse_unknown("family", family, served)
+    chosen = [row for row in rows if family in row["families"]]
+    print_rows(
+        chosen if as_json else [_shorten(row) for row in chosen], as_json, drops=DROPS["methods"]
+    )
 
 
 def _write_page(noun: str | None, path: Path, force: bool, as_json: bool) -> None:
@@ -177,7 +197,8 @@ command = SettingsCommand(
     "list",
     callback=print_listing,
     help="List methods, learngenes, tasks, and well-known ancestry models with their model family.",
-    epilog="\b\nExamples:\n  lgzoo list\n  lgzoo list methods --all\n  lgzoo list tasks --json\n"
+    epilog="\b\nExamples:\n  lgzoo list\n  lgzoo list methods --all\n"
+    "  lgzoo list methods --family vit\n  lgzoo list tasks --json\n"
     "  lgzoo list learngenes --html learngenes.html",
     params=[
         click.Argument(
@@ -191,6 +212,9 @@ command = SettingsCommand(
             ["--html"],
             type=click.Path(path_type=Path, dir_okay=False),
             help="Write the learngenes as an HTML page with filters to this file.",
+        ),
+        click.Option(
+            ["--family"], help=f"List only methods for models of a family: {', '.join(FAMILIES)}."
         ),
         click.Option(["--force"], is_flag=True, help="Replace what already exists."),
         make_json_option(),

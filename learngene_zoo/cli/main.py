@@ -254,7 +254,7 @@ TABLE = {
     "heal": (f"{HERE}.heal:command", "Recover a descendant on images without labels."),
     "finetune": (f"{HERE}.train:finetune_command", "Fine-tune a model on a task."),
     "evaluate": (f"{HERE}.evaluation.evaluate:command", "Evaluate a model on a task."),
-    "predict": (f"{HERE}.evaluation.predict:command", "Classify images."),
+    "predict": (f"{HERE}.evaluation.predict:command", "Classify images or texts."),
     "compare": (f"{HERE}.evaluation.compare:command", "Compare two models on the same images."),
     "export": (f"{HERE}.export:command", "Write a model for other runtimes: ONNX or torch.export."),
     "convert": (
@@ -302,7 +302,7 @@ Examples:
 FIRST_PAGE = """\
 Usage: lgzoo COMMAND [OPTIONS] [ARGS]...
 
-  Make small Vision Transformers from a pretrained one.
+  Make small models of images or texts from a pretrained transformer.
 
   In one command: the bundled model, or your own model and images.
 
@@ -333,7 +333,7 @@ Usage: lgzoo COMMAND [OPTIONS] [ARGS]...
     help="Show tracebacks (allowed anywhere on the command line).",
 )
 def main() -> None:
-    """Build Vision Transformers of any size from one pretrained ancestry model.
+    """Build models of any size, of images or texts, from one pretrained transformer.
 
     `extract` condenses the ancestry model once into a learngene; `expand` builds a descendant of
     any size from the learngene.
@@ -544,6 +544,8 @@ def _format_usage(error: click.UsageError) -> str:
         hint = f"see {command} --help" if close is None else f"did you mean {words[close]}?"
         if close is None and typed in SIZES and command.startswith("lgzoo extract"):
             hint = f"sizes are chosen afterwards: lgzoo expand {error.option_name} ..."
+        if typed == "set" and command.startswith("lgzoo extract"):
+            hint = f"settings of a method are options: {command} --help lists them"
         longer = [word for name, word in words.items() if name.startswith(typed)]
         longer.sort(key=len)
         if len(typed) >= MIN_LETTERS and 1 < len(longer) <= MAX_SUGGESTED:

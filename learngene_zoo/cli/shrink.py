@@ -103,7 +103,8 @@ def _print_plan(model: str, request: dict[str, Any], job: Job) -> None:
     first = candidates[0].member.spec
     noun = "text" if isinstance(first, TextSpec) else "image"
     original = read_ancestry_spec(model, offline=job.run.offline)
-    params = count_cost(original.with_(classes=first.classes, dense=False)).params
+    sizes = {} if isinstance(first, TextSpec) else {"image_size": first.image_size}
+    params = count_cost(original.with_(classes=first.classes, dense=False, **sizes)).params
     rows: list[Row] = [
         {"method": candidate.method, **list_sizes([candidate.member], "exact")[0]}
         for candidate in candidates
@@ -113,9 +114,10 @@ def _print_plan(model: str, request: dict[str, Any], job: Job) -> None:
     duration = (
         f"about {format_seconds(seconds)}" if seconds >= MIN_SHOWN else f"less than {MIN_SHOWN}s"
     )
+    exporting = "" if noun == "text" else " and exporting"
     say(
-        f"{duration} to extract, build, probe and train, as fast as the original computes on this "
-        f"machine now; reading {noun}s, measuring latencies and exporting come on top",
+        f"{duration} to extract, build, probe and train, at the present speed of this machine; "
+        f"reading {noun}s, measuring latencies{exporting} are not included",
         job,
     )
 

@@ -230,9 +230,10 @@ def set_right_side(files: Mapping[str, str]) -> dict[str, str]:
 
 
 def check_tokenizer(files: Mapping[str, str], spec: Spec, where: str) -> None:
-    """Raise `BadFile` for a tokenizer whose words are not in the vocabulary of a model.
+    """Raise `BadFile` for a tokenizer that is not that of a model.
 
-    Without `tokenizer.json` nothing is checked.
+    Its words have numbers that the model does not know, or other numbers than in the list of words
+    beside it. Without `tokenizer.json` nothing is checked.
 
     Args:
         files: the texts of its files by name.
@@ -253,6 +254,33 @@ def check_tokenizer(files: Mapping[str, str], spec: Spec, where: str) -> None:
         raise BadFile(
             f"{where} has a word of the number {largest!r:.40}, and the model {spec.vocabulary}"
             " words; give the folder of one model"
+        )
+    if isinstance(words, dict):
+        _check_list_of_words(files, words, where)
+
+
+def _check_list_of_words(files: Mapping[str, str], words: Mapping[str, Any], where: str) -> None:
+    """Raise `BadFile` if most words of `vocab.txt` or `vocab.json` have other numbers.
+
+    Args:
+        files: the texts of the tokenizer's files by name.
+        words: the number of every word in `tokenizer.json`.
+        where: `tokenizer.json`, for messages.
+    """
+    if "vocab.txt" in files:
+        name, listed = (
+            "vocab.txt",
+            {word: number for number, word in enumerate(files["vocab.txt"].splitlines())},
+        )
+    elif "vocab.json" in files:
+        name, listed = "vocab.json", _parse(files["vocab.json"], "vocab.json")
+    else:
+        return
+    others = [word for word, number in listed.items() if words.get(word) != number]
+    if 2 * len(others) > len(listed):
+        raise BadFile(
+            f"{where} is not the tokenizer of {name} beside it: {len(others):,} of {len(listed):,} "
+            f"words have another number, such as {others[0]!r:.40}; restore the file"
         )
 
 

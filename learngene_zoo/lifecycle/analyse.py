@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import count
@@ -218,12 +219,24 @@ def predict(
     run = run or make_run()
     opened = open_answering(model, run)
     paths: Iterable[Any] = [images] if isinstance(images, (str, Path)) else images
+    paths = _check_inputs(paths, isinstance(opened.input_format, TextFormat))
     if not isinstance(opened.input_format, TextFormat):
         paths = [path for word in paths for path in _list_paths(word)]
     predictions = list(predict_files(opened, paths, run, top=top, batch_size=batch_size))
     if any(prediction.error is None for prediction in predictions):
         warn_of_random_head(opened)
     return predictions
+
+
+def _check_inputs(inputs: Any, is_text: bool) -> list[Any]:
+    """Return the inputs of `predict` as a list. Raises `WrongCall` for one of another type."""
+    listed = list(inputs) if isinstance(inputs, Iterable) else [inputs]
+    kinds: tuple[type, ...] = (str, tuple) if is_text else (str, os.PathLike)
+    expected = "texts or pairs of texts" if is_text else "paths of images"
+    for value in listed:
+        if not isinstance(value, kinds):
+            raise WrongCall(f"images has a {type(value).__name__}; expected {expected}")
+    return listed
 
 
 def _list_paths(word: str | Path) -> Sequence[str | Path]:

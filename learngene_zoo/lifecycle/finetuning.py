@@ -106,8 +106,8 @@ class FinetuneConfig:
 
 def finetune(
     model: str | Path | Descendant | TimmModel,
-    *,
     task: str | None = None,
+    *,
     recipe: Recipe | None = None,
     tuning: FinetuneConfig = FinetuneConfig(),
     preset: str | None = None,

@@ -121,8 +121,8 @@ def train(
 @refuse_unknown_arguments
 def evaluate(
     model: str | Path | Descendant | TimmModel | ExportedModel,
-    *,
     task: str | None = None,
+    *,
     split: Literal["train", "validation", "test"] = "test",
     resolution: Literal["resized", "original"] = "resized",
     run: Run | None = None,

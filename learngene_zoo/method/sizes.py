@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from numbers import Real
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from learngene_zoo.artifacts.records import parse_task
@@ -181,12 +182,13 @@ def _parse_number(name: str, value: Any) -> Any:
         value = float(value) if _DECIMAL.fullmatch(value) else value
     if (
         isinstance(value, bool)
-        or not isinstance(value, (int, float))
-        or (kind is int and value != int(value))
+        or not isinstance(value, Real)  # also those of NumPy
+        or (kind is int and value % 1 != 0)
     ):
-        raise WrongCall(
-            f"{name} is {value!r:.40}; expected {'a whole number' if kind is int else 'a number'}"
-        )
+        expected = "a whole number" if kind is int else "a number"
+        if name in _BOUNDS:
+            expected += f", or a text such as {'5M' if kind is int else '15ms'!r}"
+        raise WrongCall(f"{name} is {value!r:.40}; expected {expected}")
     return kind(value)
 
 

@@ -403,15 +403,28 @@ def _holds_files(folder: Path) -> bool:
     return any(path.is_symlink() or not path.is_dir() for path in folder.rglob("*"))
 
 
+def _describe_missing_folder(path: Path) -> str:
+    """Describe that a folder does not exist, with the remedy."""
+    if path.is_file():
+        kind = KIND_OF.get(path.suffix.lower())
+        remedy = f"write {kind}:{path}" if kind else "give a folder"
+        return f"{path} is a file, not a folder; {remedy}"
+    siblings = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+    near = find_nearest(path.name, siblings)
+    if near is not None:
+        return f"there is no folder {path}; did you mean {path.with_name(near)}?"
+    return (
+        f"there is no folder {path}; give a folder of images (with labels: with a subfolder for "
+        "each class)"
+    )
+
+
 def _check_location(reference: str) -> None:
     """Raise `BadData` if the folder or file that a local reference names does not exist."""
     kind, _, rest = reference.partition(":")
     path = Path(os.path.expanduser(rest))
     if kind == "folder" and rest and "=" not in rest and not path.is_dir():
-        raise BadData(
-            f"there is no folder {path}; give a folder of images (with labels: with a subfolder "
-            "for each class)"
-        )
+        raise BadData(_describe_missing_folder(path))
     if kind == "folder" and rest and "=" not in rest and not _holds_files(path):
         raise BadData(f"{path} contains no files; give a folder of images")
     # The columns may follow after a colon, as in csv:reviews.csv:text=body.

@@ -204,7 +204,10 @@ def find_image_column(features: Mapping[str, Any], name: str) -> str:
 def check_column(features: Mapping[str, Any], column: str, name: str) -> None:
     """Check that a column exists. Raises `BadData` otherwise."""
     if column not in features:
-        raise BadData(f"{name} has no column {column!r}, only {', '.join(features)}")
+        raise BadData(
+            f"{name} has no column {column!r}, only {', '.join(features)}; add it, name another "
+            "column, or leave out the file"
+        )
 
 
 def _prefer_column(

@@ -21,7 +21,7 @@ from learngene_zoo.runs.progress import print_note
 from learngene_zoo.runs.run import Run, open_device
 from learngene_zoo.tasks.images import decode_image, describe_deep_grey
 from learngene_zoo.tasks.task import Sample
-from learngene_zoo.tasks.texts.encoding import Encoder
+from learngene_zoo.tasks.texts.encoding import Encoder, describe_truncation
 from learngene_zoo.tasks.transforms import fit_images, normalise_images
 from learngene_zoo.training.evaluate import use_evaluation_mode
 
@@ -102,6 +102,11 @@ def _choose_reader(
         return lambda path: _read_image(str(path), input_format), torch.cat
     encoder = Encoder.of(input_format)
 
+    def collate(texts: list[Any]) -> Any:
+        if note := describe_truncation(texts, input_format):
+            print_note(note, "truncation")
+        return encoder(texts, [_name(text) for text in texts])
+
     def read(text: str | tuple[str, str]) -> str | tuple[str, str] | BadData:
         parts = text if isinstance(text, tuple) else (text,)
         if not all(map(str.strip, parts)):
@@ -110,7 +115,7 @@ def _choose_reader(
             _check_pair(text, pairs)
         return text
 
-    return read, lambda texts: encoder(texts, [_name(text) for text in texts])
+    return read, collate
 
 
 def _check_pair(text: str | tuple[str, str], pairs: bool) -> None:

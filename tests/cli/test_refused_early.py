@@ -55,7 +55,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "hollow" / "roses").mkdir(parents=True)
     (root / "photos" / "red").mkdir(parents=True)
     (root / "photos" / "red" / "1.png").write_text("its size is not read")
-    (root / "begun.run").mkdir()
+    (root / "begun.run" / "checkpoint-1").mkdir(parents=True)
     (root / "begun.run" / "run.json").write_text('{"verb": "x"}')
     mark_workspace(root / "begun.run", "run")
     return root

@@ -340,7 +340,7 @@ def test_a_depth_far_beyond_the_ancestrys_gets_a_remark(tmp_path: Path) -> None:
 
 def test_a_budget_says_what_it_has_led_to(tmp_path: Path) -> None:
     result = call("expand", "lsamd", "--max-params", "900K", "-o", str(tmp_path / "fitting"))
-    assert result.stderr.splitlines()[0] == "6 layers, 816.23K parameters, 12.14M FLOPs"
+    assert result.stderr.splitlines()[0] == "6 layers of width 96, 816.23K parameters, 12.14M FLOPs"
     result = call("expand", "lsamd", "--max-params", "900K", "-q", "-o", str(tmp_path / "quiet"))
     assert "parameters" not in result.stderr
 

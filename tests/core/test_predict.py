@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import warnings
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -384,3 +385,26 @@ def test_an_unknown_argument_is_refused_with_the_nearest(
         given["model"] = "finetuned"
     with pytest.raises(WrongCall, match=f"named '{name}'; did you mean {known}"):
         function(**given)
+
+
+def test_the_fields_of_a_run_and_other_functions_are_named(at_hand: Path) -> None:
+    wrong: Any = {"device": "cpu"}
+    for function in (lg.shrink, partial(lg.evaluate, "finetuned")):
+        with pytest.raises(WrongCall, match=r"it is a field of Run: run=Run\(device=\.\.\.\)"):
+            function(task="digits", **wrong)
+    wrong = {"probe": "ridge"}
+    with pytest.raises(WrongCall, match=r"no argument 'probe'; call .*lifecycle.probe"):
+        lg.evaluate("finetuned", **wrong)
+
+
+def test_arguments_of_another_type_are_refused(at_hand: Path) -> None:
+    wrong: Any
+    for wrong in (3, [3], torch.zeros(1, 3, 8, 8)):
+        with pytest.raises(WrongCall, match=r"images has a .*; expected paths of images"):
+            lg.predict("finetuned", wrong)
+    wrong = None
+    with pytest.raises(WrongCall, match="the method is None; expected the name of one"):
+        lg.extract(wrong)
+    wrong = [5]
+    with pytest.raises(WrongCall, match="expected a whole number, or a text such as '5M'"):
+        lg.shrink(task="digits", max_params=wrong)

@@ -25,6 +25,7 @@ from learngene_zoo.lifecycle.analyse import assemble_ancestry
 from learngene_zoo.lifecycle.shrinking import building, estimate, finishing, ranking, steps
 from learngene_zoo.lifecycle.shrinking.candidates import (
     choose_candidates,
+    describe_too_large,
     list_free_methods,
     list_offers,
     select_affordable,
@@ -47,6 +48,7 @@ from learngene_zoo.settings import with_settings
 from learngene_zoo.storage import fingerprint_of_state, read_json
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.tasks.splits.cutting import ensure_validation
+from learngene_zoo.text import format_count
 from learngene_zoo.training.feature_map import measure_map_errors
 from learngene_zoo.training.probes import compute_features, fit_ridge
 from learngene_zoo.training.speed import SOLVING_COST
@@ -116,6 +118,17 @@ def test_candidates_are_the_largest_that_fit_and_no_other_one_exceeds() -> None:
     assert len({member.spec.width for member in sizes}) == len(sizes)
     largest = max(c.member.cost().params for c in candidates)
     assert all(c.member.cost().params >= largest / 2 for c in candidates)
+
+
+def test_methods_without_a_model_within_the_budget_are_named() -> None:
+    offers = list_offers(SPEC, 3)
+    least = {name: min(m.cost().params for m in members) for name, members in offers.items()}
+    fitting = select_affordable(offers, Budget(max_params=least["first_k"] - 1), lambda spec: 0.0)
+    text = describe_too_large(offers, fitting)
+    assert 0 < len(fitting) < len(offers)
+    assert all((name in text) is (name not in fitting) for name in offers)
+    assert f"(from {format_count(least['first_k'])} on)" in text
+    assert describe_too_large(offers, offers) == ""
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 30])

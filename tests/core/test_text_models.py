@@ -19,7 +19,7 @@ from text_models_toy import BERT, GPT2, SPECS, draw_words, write_tokenizer
 
 import learngene_zoo
 from learngene_zoo.artifacts.descendant import assemble
-from learngene_zoo.errors import Unavailable, WrongCall
+from learngene_zoo.errors import BadFile, Unavailable, WrongCall
 from learngene_zoo.families.family import count_cost, count_params, get_family, load_host
 from learngene_zoo.families.forward import (
     compute_logits,
@@ -225,6 +225,22 @@ def test_a_pad_token_outside_the_vocabulary_is_not_used(tmp_path: Path) -> None:
     tokenizer = (folder / "tokenizer.json").read_text().replace("<pad>", "<none>")
     (folder / "tokenizer.json").write_text(tokenizer)
     assert open_ancestry(str(folder)).spec.pad_token == spec.eos_token
+
+
+def test_a_tokenizer_that_contradicts_the_list_of_words_is_refused(tmp_path: Path) -> None:
+    folder = assemble(GPT2.with_(classes=0), {}, seed=0).save(tmp_path / "model")
+    write_tokenizer(folder)
+    words = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
+    listed = sorted(words, key=words.__getitem__)
+    (folder / "vocab.txt").write_text("\n".join(listed) + "\n")
+    open_ancestry(str(folder))
+    (folder / "vocab.txt").write_text("\n".join(reversed(listed)) + "\n")
+    with pytest.raises(BadFile, match=r"is not the tokenizer of vocab\.txt beside it: \d+ of \d+"):
+        open_ancestry(str(folder))
+    (folder / "vocab.txt").unlink()
+    (folder / "vocab.json").write_text(json.dumps(dict.fromkeys(words, 0)))
+    with pytest.raises(BadFile, match=r"is not the tokenizer of vocab\.json beside it"):
+        open_ancestry(str(folder))
 
 
 def test_pooling_of_a_bert_without_a_head() -> None:

@@ -60,8 +60,24 @@ def errors_of(result: Result) -> list[str]:
 
 @pytest.mark.parametrize("words", [["-"], ["--text", "-"]])
 def test_a_hyphen_is_the_lines_of_stdin(words: list[str]) -> None:
-    rows = predict(*words, stdin="the cat sees\r\n\na dog\n")
-    assert [row["text"] for row in rows] == ["the cat sees", "a dog"]
+    rows = predict(*words, stdin="the cat sees\r\n\na dog\n\n")
+    assert [row["text"] for row in rows] == ["the cat sees", "", "a dog"]
+    assert ["error" in row for row in rows] == [False, True, False], "an answer for every line"
+
+
+def test_a_folder_is_searched_for_text_files(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    with pytest.raises(AssertionError, match=r"is not a \.txt file or a folder of some"):
+        predict(str(tmp_path))
+    (tmp_path / "b.txt").write_text("a dog\n")
+    (tmp_path / "deep" / "a.txt").write_text("the cat sees")
+    assert [row["text"] for row in predict(str(tmp_path))] == ["a dog", "the cat sees"]
+
+
+def test_a_text_with_too_many_tokens_is_noted() -> None:
+    result = call("predict", "model", "--text", "the cat sees a dog " * 30)
+    assert "its end is left out" in result.stderr
+    assert "is left out" not in call("predict", "model", "--text", "a dog").stderr
 
 
 @pytest.mark.parametrize(

@@ -322,11 +322,25 @@ def test_other_encodings_are_named(tmp_path: Path) -> None:
     with pytest.raises(BadData, match=r"neg/0\.txt is not text in UTF-8"):
         open_task(f"folder:{folder}")
     for order, kind in (("le", "csv"), ("be", "jsonl")):
-        path.write_bytes("\ufefftext,label\nthé,0\n".encode(f"utf-16-{order}"))
-        with pytest.raises(BadData, match=r"a\.csv is not text in UTF-8 but in UTF-16.*-f utf-16"):
-            open_task(f"{kind}:{path}")
+        wide = tmp_path / f"wide.{kind}"
+        wide.write_bytes("\ufefftext,label\nthé,0\n".encode(f"utf-16-{order}"))
+        with pytest.raises(
+            BadData, match=r"wide\.\w+ is not text in UTF-8 but in UTF-16.*-f utf-16"
+        ):
+            open_task(f"{kind}:{wide}")
     path.write_bytes(b"\xef\xbb\xbf" + write_csv(tmp_path / "b.csv").read_bytes())
     assert open_task(f"csv:{path}").classes == 2, "a byte order mark is no part of a column's name"
+
+
+def test_a_file_of_another_kind_is_named_with_its_kind(tmp_path: Path) -> None:
+    table = write_csv(tmp_path / "a.csv")
+    with pytest.raises(BadData, match=rf"{table} ends in \.csv; write csv:{table}"):
+        open_task(f"jsonl:{table}")
+    with pytest.raises(BadData, match=rf"{table} is a file, not a folder; write csv:{table}"):
+        check_name(f"folder:{table}")
+    (tmp_path / "photos").mkdir()
+    with pytest.raises(BadData, match=r"did you mean .*photos\?"):
+        check_name(f"folder:{tmp_path / 'photo'}")
 
 
 TABLES: dict[str, tuple[dict[str, Any], str]] = {
@@ -338,7 +352,11 @@ TABLES: dict[str, tuple[dict[str, Any], str]] = {
     "no label": ({"text": ["a", "b"] * 10}, "no label column, only text"),
     "labels of a type": ({"text": ["a"] * 20, "label": [0.5] * 20}, "holds 0.5"),
     "one class": ({"text": ["a", "b"] * 10, "label": [3] * 20}, "has one class"),
-    "too few": ({"text": ["a", "b"], "label": [0, 1]}, "too few training texts"),
+    "too few": ({"text": ["a", "b"], "label": [0, 1]}, r"texts \(2, of 2 classes\)"),
+    "texts that are numbers": (
+        {"text": ["1", "-2.5e3"] * 10, "label": [0, 1] * 10},
+        "column 'text' holds numbers, such as '1'; name the column of texts",
+    ),
     "null": ({"text": ["a", None] * 10, "label": [0, 1] * 10}, "row 1 is empty"),
 }
 

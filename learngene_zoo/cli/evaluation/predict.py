@@ -116,7 +116,9 @@ def _sort_words(model: str, images: tuple[str, ...]) -> tuple[str, tuple[str, ..
         problem = (
             "missing argument 'IMAGES...'" if not model or exists else f"{model} does not exist"
         )
-        raise WrongCall(f"{problem}; lgzoo predict finetuned photo.jpg")
+        raise WrongCall(
+            f"{problem}; lgzoo predict finetuned photo.jpg (for a model of texts: --text TEXT)"
+        )
     return model, images
 
 
@@ -189,13 +191,26 @@ def _iterate_single_texts(texts: Sequence[str], words: Sequence[str]) -> Iterato
     for word in words:
         if word == "-":
             yield from _read_texts()
-        elif Path(word).suffix.lower() == ".txt" and Path(word).is_file():
-            yield decode_text(Path(word).read_bytes(), word).strip()
         else:
-            raise WrongCall(
-                f"the model takes texts, and {word} is not a .txt file; give --text TEXT, a .txt "
-                "file, or - for the lines of stdin"
-            )
+            for path in _list_text_files(word):
+                yield decode_text(path.read_bytes(), str(path)).strip()
+
+
+def _list_text_files(word: str) -> list[Path]:
+    """Return a .txt file, or those below a folder in the order of their names.
+
+    Raises `WrongCall` for anything else, and for a folder without any.
+    """
+    path = Path(word)
+    if path.suffix.lower() == ".txt" and path.is_file():
+        return [path]
+    files = sorted(path.rglob("*.txt")) if path.is_dir() else []
+    if not files:
+        raise WrongCall(
+            f"the model takes texts, and {word} is not a .txt file or a folder of some; give "
+            "--text TEXT, a .txt file, or - for the lines of stdin"
+        )
+    return files
 
 
 def _split_pair(text: str) -> str | tuple[str, str]:
@@ -221,16 +236,25 @@ def _is_complete(text: str) -> bool:
 
 
 def _read_texts() -> Iterator[str]:
-    """Yield the lines that are not blank. Raises `BadData` at the first that is not in UTF-8."""
+    """Yield the lines, but blank ones at the end.
+
+    The prediction of a blank line is an error, so that every line has an answer. Raises `BadData`
+    at the first that is not in UTF-8.
+    """
     from learngene_zoo.tasks.texts.rows import decode_text
 
+    blank = 0  # lines since the last text
     # As bytes, so that the encoding of the terminal has no effect, as with files.
     for number, line in enumerate(sys.stdin.buffer, start=1):
         text = decode_text(line, f"line {number} of stdin").rstrip("\r\n")
         if "\0" in text:
             raise WrongCall("stdin is not text; - expects texts in UTF-8, one per line")
-        if text.strip():
-            yield text
+        if not text.strip():
+            blank += 1
+            continue
+        yield from [""] * blank
+        blank = 0
+        yield text
 
 
 def _list_below(folder: str, job: Job) -> Sequence[str]:

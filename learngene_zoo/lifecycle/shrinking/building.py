@@ -18,6 +18,7 @@ from learngene_zoo.lifecycle.shrinking.candidates import (
     Offers,
     ShrinkCandidate,
     choose_candidates,
+    describe_too_large,
     select_affordable,
 )
 from learngene_zoo.lifecycle.shrinking.request import ShrinkConfig, ShrinkRequest
@@ -67,8 +68,11 @@ def choose_within_budget(
 ) -> list[ShrinkCandidate]:
     """Return the candidates within a budget. Latency is measured now if it is bounded."""
     from learngene_zoo.lifecycle.latency import measure_latency
+    from learngene_zoo.runs.progress import say
 
     fitting = select_affordable(offers, budget, partial(measure_latency, run=run))
+    if fitting and (text := describe_too_large(offers, fitting)):
+        say(run, text)
     return choose_candidates(fitting, config.candidates, is_spread=config.max_drop is not None)
 
 

@@ -16,7 +16,7 @@ from learngene_zoo.method.contract import Method
 from learngene_zoo.method.installed import METHODS
 from learngene_zoo.method.sizes import Budget, Member, Target
 from learngene_zoo.runs.progress import print_note
-from learngene_zoo.text import format_seconds
+from learngene_zoo.text import format_count, format_seconds
 
 # A candidate with fewer parameters than this share of the largest one that fits is left out.
 MIN_SHARE = 0.5
@@ -150,6 +150,25 @@ def select_affordable(
                 f"{format_seconds(min(seconds.values()))}"
             )
     return {name: members for name, members in fitting.items() if members}
+
+
+def describe_too_large(offers: Offers, fitting: Offers) -> str:
+    """Return the methods without a descendant within the budget, with the size of the smallest one;
+    "" if there are none.
+
+    Args:
+        offers: the descendants of each method.
+        fitting: those within the budget, as `select_affordable` returns them.
+    """
+    names: dict[str, list[str]] = {}  # of methods, by the size of their smallest descendant
+    for name, members in offers.items():
+        if name not in fitting:
+            size = format_count(min(member.cost().params for member in members))
+            names.setdefault(size, []).append(name)
+    if not names:
+        return ""
+    listed = "; ".join(f"{', '.join(of_size)} (from {size} on)" for size, of_size in names.items())
+    return f"methods without a model within the budget, by parameters: {listed}"
 
 
 def _list_smallest(members: Sequence[Member]) -> list[Member]:

@@ -338,9 +338,11 @@ def _check_data_given(
             "--max-drop compares accuracies, which need labels; give --task, or another bound"
         )
     if task is None and tuning:
+        name = next(iter(tuning))
+        other = ", give --heal-epochs for those of the healing" if name == "epochs" else ""
         raise WrongCall(
-            f"{next(iter(tuning))} is a setting of the fine-tuning, which needs labels; give "
-            "--task, or leave it out"
+            f"{name} is a setting of the fine-tuning, which needs labels; give --task{other}, or "
+            "leave it out"
         )
 
 

@@ -94,10 +94,12 @@ def complete_splits(
         count = counts.get(split, max(1, round(share * len(train))))
         parts = cut_split(train.labels, count, SEED)
         if parts is None:
+            noun = "text" if is_text else "image"
+            classes = len(np.unique(train.labels))
+            of_classes = f", of {classes} classes" if classes > 1 else ""
             raise BadData(
-                f"{name} has too few training {'text' if is_text else 'image'}s ({len(train)}) to "
-                f"make a {split} split: "
-                "each class keeps at least one; add some"
+                f"{name} has too few training {noun}s ({len(train)}{of_classes}) to make a {split} "
+                "split: each class keeps at least one; add some"
             )
         cut, left = parts
         chosen[split] = select(train.rows, train.members[cut], train.labels[cut])

@@ -167,6 +167,11 @@ def describe_truncation(texts: Sequence[Text], form: TextFormat) -> str:
     count = sum(length > form.tokens for length in lengths)
     if not count:
         return ""
+    if len(lengths) == 1:
+        return (
+            f"the text has {lengths[0]} tokens, and the model takes at most {form.tokens}; its end "
+            "is left out"
+        )
     return (
         f"{count} of the first {len(lengths)} texts have more than {form.tokens} tokens, which is "
         "the most that the model takes; their ends are left out"

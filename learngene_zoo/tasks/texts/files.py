@@ -89,6 +89,7 @@ def open_rows(kind: str, reference: str) -> Task:
 def read_tables(kind: str, path: str) -> tuple[dict[str, Any], SplitFiles]:
     """Return the tables of CSV or JSONL files, and the files, by split."""
     grouped = find_files(Path(os.path.expanduser(path)), SUFFIXES[kind])
+    _check_suffix(kind, path)
     tables = {}
     for split, names in grouped.files.items():
         read = [READERS[kind](name) for name in names]
@@ -96,6 +97,14 @@ def read_tables(kind: str, path: str) -> tuple[dict[str, Any], SplitFiles]:
         lines = join_lines(names, [numbers for _, numbers in read])
         tables[split] = _make_table(columns, lines)
     return tables, grouped
+
+
+def _check_suffix(kind: str, path: str) -> None:
+    """Raise `BadData` for a file whose suffix is that of another kind."""
+    suffix = Path(path).suffix.lower()
+    for other, suffixes in {**SUFFIXES, "parquet": (".parquet",)}.items():
+        if other != kind and suffix in suffixes and Path(os.path.expanduser(path)).is_file():
+            raise BadData(f"{path} ends in {suffix}; write {other}:{path}")
 
 
 def _make_table(columns: Table, lines: Lines) -> LineTable:

@@ -173,7 +173,8 @@ def replace_withheld(splits: Mapping[str, Any], label: str) -> tuple[dict[str, A
         return dict(splits), []
     kept = {split: table for split, table in splits.items() if split != "test"}
     if "validation" not in kept:
-        return kept, ["the labels of the test split are withheld: it is left out"]
+        note = "the labels of the test split are withheld: it is left out, and another one is cut"
+        return kept, [f"{note} from the training texts"]
     kept["test"] = kept.pop("validation")
     note = "the labels of the test split are withheld: its validation split is the test split"
     return kept, [note]
@@ -185,5 +186,20 @@ def read_rows(table: Any, columns: Sequence[str], name: str) -> TextRows:
         check_column(table.features, column, name)
     plain = table.with_format(None)
     parts = [[value or "" for value in plain[column][:]] for column in columns]
+    for column, values in zip(columns, parts, strict=True):
+        if len(values) > 1 and all(map(is_number, values)):
+            raise BadData(
+                f"{name}: column {column!r} holds numbers, such as {values[0]!r:.40}; name the "
+                "column of texts: text=COLUMN after a colon"
+            )
     texts: list[Text] = parts[0] if len(parts) == 1 else list(zip(*parts, strict=True))
     return check_texts(TextRows(texts, name, getattr(table, "where", None)))
+
+
+def is_number(text: str) -> bool:
+    """Return whether a text is a number."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
