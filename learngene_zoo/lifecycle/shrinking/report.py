@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -159,8 +159,8 @@ def draw_sizes(table: ShrinkTable, name: str, size: tuple[float, float]) -> str:
             points = [(row, x) for row, x in drawn[1:] if row.method == method]
             _draw_points(axes, points, label=method, **plotting.mark(number))
         _draw_points(axes, drawn[:1], label="original", color=plotting.GREY, marker="o")
-        look: dict[str, Any] = {"marker": "*", "markersize": 11, "color": plotting.INK}
-        _draw_stars(axes, table, drawn[1:], **look)
+        colours = {method: plotting.mark(number)["color"] for number, method in enumerate(methods)}
+        _draw_stars(axes, table, drawn[1:], colours)
         _scale_parameters(axes, round(size[0]))
         axes.set_xlabel("parameters")
         axes.set_ylabel(table.metric if table.task else "R² of the original's features")
@@ -207,28 +207,38 @@ def _scale_parameters(axes: Any, steps: int) -> None:
 
 
 def _draw_stars(
-    axes: Any, table: ShrinkTable, points: Sequence[tuple[ShrinkRow, float]], **look: Any
+    axes: Any,
+    table: ShrinkTable,
+    points: Sequence[tuple[ShrinkRow, float]],
+    colours: Mapping[str, str],
 ) -> None:
     """Draw the results of the tried candidates; accuracies of a task have intervals.
 
     They are a little to the right of the probes, so that the bars do not cover each other.
+
+    Args:
+        axes: the picture.
+        table: the models.
+        points: candidates with their positions.
+        colours: the colour of every method.
     """
-    tuned = [(x, row.validation) for row, x in points if row.validation is not None]
+    from learngene_zoo import plotting
+
+    tuned = [(x, row, row.validation) for row, x in points if row.validation is not None]
     if not tuned:
         return
     params = [row.params for row in table.rows]
     shift = (max(params) / min(params)) ** (DODGE / 3)
-    positions, values = [shift * x for x, _ in tuned], [value for _, value in tuned]
-    bars = None
-    if table.task is not None and table.metric == "accuracy":
-        images = table.validation_images
-        intervals = [compute_interval(value * images, images) for value in values]
-        bars = [
-            [max(0.0, value - low) for value, (low, _) in zip(values, intervals)],
-            [max(0.0, high - value) for value, (_, high) in zip(values, intervals)],
-        ]
+    look: dict[str, Any] = {"linestyle": "none", "marker": "*", "markersize": 11}
+    for x, row, value in tuned:
+        bars = None
+        if table.task is not None and table.metric == "accuracy":
+            images = table.validation_images
+            low, high = compute_interval(value * images, images)
+            bars = [[max(0.0, value - low)], [max(0.0, high - value)]]
+        axes.errorbar([shift * x], [value], yerr=bars, color=colours[row.method], **look)
     label = "fine-tuned (validation)" if table.task else "healed"
-    axes.errorbar(positions, values, yerr=bars, linestyle="none", label=label, **look)
+    axes.plot([], [], color=plotting.INK, label=label, **look)
 
 
 def _draw_points(axes: Any, points: Sequence[tuple[ShrinkRow, float]], **look: Any) -> None:
