@@ -308,7 +308,9 @@ class SettingType(click.ParamType):
         try:
             value = self.setting.kind(text)
         except ValueError:
-            self.fail(f"{text!r} is not {_KINDS[self.setting.kind]}", param, ctx)
+            is_data = self.setting.name == "images" and ":" in text
+            hint = f"; give the data by --task {text}" if is_data else ""
+            self.fail(f"{text!r} is not {_KINDS[self.setting.kind]}{hint}", param, ctx)
         if isinstance(value, float) and not math.isfinite(value):
             self.fail(f"{text!r} is not a finite number", param, ctx)
         if self.setting.bounds and value not in self.setting.bounds:

@@ -48,6 +48,21 @@ def call(*words: str) -> Result:
     return result
 
 
+def test_methods_of_a_family_are_listed() -> None:
+    result = CliRunner().invoke(main, ["list", "methods", "--family", "eva", "--json"])
+    rows = json.loads(result.stdout)
+    assert rows
+    assert all("eva" in row["families"] for row in rows)
+    every = json.loads(CliRunner().invoke(main, ["list", "methods", "--json"]).stdout)
+    assert {row["name"] for row in every if "eva" in row["families"]} == {r["name"] for r in rows}
+    for words, message in (
+        (["methods", "--family", "evva"], "no family named 'evva'; did you mean eva?"),
+        (["--family", "eva"], "--family selects methods: lgzoo list methods --family NAME"),
+    ):
+        result = CliRunner().invoke(main, ["list", *words])
+        assert (result.exit_code, result.stderr) == (2, f"error: {message}\n")
+
+
 def test_the_plan_of_lsamd_is_the_papers_table_2() -> None:
     rows = json.loads(
         call("plan", "lsamd", *DEIT, "--keep", "1,4,5,7,8", "--convention", "thop", "--json").stdout

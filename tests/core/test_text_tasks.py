@@ -332,6 +332,18 @@ def test_other_encodings_are_named(tmp_path: Path) -> None:
     assert open_task(f"csv:{path}").classes == 2, "a byte order mark is no part of a column's name"
 
 
+def test_a_test_file_without_labels_is_replaced(tmp_path: Path) -> None:
+    write_csv(tmp_path / "train.csv")
+    (tmp_path / "test.csv").write_text("text,label\nsome text,-1\nanother,-1\n")
+    task = open_task(f"csv:{tmp_path}")
+    assert "withheld: it is left out, and another one is cut from the training" in task.notes[0]
+    assert task.cut_splits == ("test", "validation")
+    classes = [("a", -1), ("b", 1)] * 20  # a class that is called -1
+    lines = [f"{word} {number},{label}" for number, (word, label) in enumerate(classes)]
+    (tmp_path / "train.csv").write_text("\n".join(["text,label", *lines]))
+    assert open_task(f"csv:{tmp_path}").sizes["test"] == 2
+
+
 def test_a_file_of_another_kind_is_named_with_its_kind(tmp_path: Path) -> None:
     table = write_csv(tmp_path / "a.csv")
     with pytest.raises(BadData, match=rf"{table} ends in \.csv; write csv:{table}"):

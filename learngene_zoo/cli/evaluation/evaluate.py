@@ -140,6 +140,10 @@ def _probe(
     _print(rows, any(result.is_text for result in results), job)
 
 
+# Columns that a narrow terminal may omit.
+DROPS = ("draws", "images", "texts", "split")
+
+
 def _print(rows: Sequence[dict[str, Any]], is_text: bool, job: Job) -> None:
     """Print one row or several; for people, numbers of texts are named so."""
     if is_text and not job.as_json:
@@ -147,7 +151,7 @@ def _print(rows: Sequence[dict[str, Any]], is_text: bool, job: Job) -> None:
     if len(rows) == 1:
         print_row(rows[0], job.as_json)
     else:
-        print_rows(rows, job.as_json)
+        print_rows(rows, job.as_json, drops=DROPS)
 
 
 class Shots(click.ParamType):

@@ -43,7 +43,8 @@ PAIR_COLUMNS = (
     ("text_a", "text_b"),
 )
 TEXT_TYPES = ("string", "large_string", "string_view")
-WITHHELD = -1  # the label of all rows of a test split whose labels are not published
+# Labels of all rows of a test split whose labels are not published, those of CSV files included.
+WITHHELD = {-1, "-1", "", None}
 
 
 def holds_texts(tables: Mapping[str, Any]) -> bool:
@@ -169,7 +170,8 @@ def replace_withheld(splits: Mapping[str, Any], label: str) -> tuple[dict[str, A
     test = splits.get("test")
     if test is None or not len(test) or label not in test.features:
         return dict(splits), []
-    if set(test.with_format(None)[label][:]) - {WITHHELD, None}:
+    known = set(splits["train"].with_format(None)[label][:])
+    if set(test.with_format(None)[label][:]) - (WITHHELD - known):
         return dict(splits), []
     kept = {split: table for split, table in splits.items() if split != "test"}
     if "validation" not in kept:
