@@ -268,10 +268,8 @@ def _check_list_of_words(files: Mapping[str, str], words: Mapping[str, Any], whe
         where: `tokenizer.json`, for messages.
     """
     if "vocab.txt" in files:
-        name, listed = (
-            "vocab.txt",
-            {word: number for number, word in enumerate(files["vocab.txt"].splitlines())},
-        )
+        name, lines = "vocab.txt", files["vocab.txt"].removesuffix("\n").split("\n")
+        listed: Mapping[str, Any] = {word: number for number, word in enumerate(lines)}
     elif "vocab.json" in files:
         name, listed = "vocab.json", _parse(files["vocab.json"], "vocab.json")
     else:

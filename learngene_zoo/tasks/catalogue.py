@@ -7,6 +7,7 @@ network. `open_task` opens any task.
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -409,7 +410,9 @@ def _describe_missing_folder(path: Path) -> str:
         kind = KIND_OF.get(path.suffix.lower())
         remedy = f"write {kind}:{path}" if kind else "give a folder"
         return f"{path} is a file, not a folder; {remedy}"
-    siblings = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+    siblings: list[str] = []
+    with suppress(OSError):  # a folder that does not exist, or may not be read
+        siblings = os.listdir(path.parent)
     near = find_nearest(path.name, siblings)
     if near is not None:
         return f"there is no folder {path}; did you mean {path.with_name(near)}?"
