@@ -35,6 +35,7 @@ from learngene_zoo.tasks.transforms import check_samples
 from learngene_zoo.text import quote_word
 
 SECONDS = 30.0  # time limit before training, for each task in a process
+MORE_SECONDS = 3.0  # for reading images after headers that cannot be read
 CHUNK = 16  # images that a worker reads at a time
 NAMED = 3  # maximal number of broken images in an error
 PictureIndex = tuple[str, int]  # a split and an index in it
@@ -134,13 +135,19 @@ def check_before_training(task: Task, used: Sequence[int] | np.ndarray, workers:
         broken = [
             picture for picture in read_pictures(reader, unchecked, workers) if picture.problem
         ]
-        if not broken:
-            in_time = (chunk for chunk in unchecked.met if time.monotonic() < deadline)
-            for picture in read_pictures(replace(reader, headers=False), in_time, workers):
-                if picture.problem:
-                    broken.append(picture)
-                else:
-                    good.append(stamp(splits[picture.split], picture.number))
+        if broken:  # an error follows, which names as many as a few seconds show
+            deadline = min(deadline, time.monotonic() + MORE_SECONDS)
+        known = {(picture.split, picture.number) for picture in broken}
+        in_time = (
+            [place for place in chunk if place not in known]
+            for chunk in unchecked.met
+            if time.monotonic() < deadline
+        )
+        for picture in read_pictures(replace(reader, headers=False), in_time, workers):
+            if picture.problem:
+                broken.append(picture)
+            else:
+                good.append(stamp(splits[picture.split], picture.number))
     _spent[task.name] += time.monotonic() - start
     remember(task, good)
     if broken:

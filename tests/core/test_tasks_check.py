@@ -195,6 +195,10 @@ def test_a_file_that_is_no_image_is_found_by_its_header(
     photographs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (photographs / "test/dog/0.png").write_bytes(b"")
+    tear(photographs / "train/cat/2.png")
+    with pytest.raises(BadData, match=r"^2 images of .*test/dog/0.png: .*train/cat/2.png: "):
+        train(open_task(f"folder:{photographs}"))
+    monkeypatch.setattr(check, "MORE_SECONDS", -1.0)
     monkeypatch.setattr(check, "decode_image", lambda *image: pytest.fail("it was decoded"))
     with pytest.raises(BadData, match=r"test/dog/0.png: the image cannot be read"):
         train(open_task(f"folder:{photographs}"))
