@@ -1,8 +1,8 @@
 """`lgzoo`: the table of commands, and their exit codes.
 
-Exit codes: 0 success, 1 failure, 2 wrong call, 130 interrupted. Importing this module imports click
-only: commands are imported when they are used. Errors are only printed here: an exception becomes
-one line on stderr and an exit code.
+Exit codes: 0 success, 1 failure, 2 wrong call, 130 interrupted, 143 terminated. Importing this
+module imports click only: commands are imported when they are used. Errors are only printed here:
+an exception becomes one line on stderr and an exit code.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ class Root(LazyGroup):
             code = run_guarded(
                 lambda words: run_command(words, prog_name or "lgzoo", **extra), arguments
             )
-        if code == INTERRUPTED and args is None:
+        if code in (INTERRUPTED, TERMINATED) and args is None:
             _end_now(code)
         sys.exit(code)
 
@@ -367,7 +367,8 @@ LONGEST = 200  # characters of one word in an error
 WORDS_KEY = "learngene_zoo.words"  # of a context's `meta`
 SIZES = ("layers", "depth", "width", "embed-dim", "heads")  # options of expand, not of extract
 MAX_SUGGESTED = 5  # options that begin with a typed one
-INTERRUPTED = 130  # exit code that a shell gives to a process that SIGINT ended
+# Exit codes that a shell gives to a process that SIGINT or SIGTERM ended.
+INTERRUPTED, TERMINATED = 128 + signal.SIGINT, 128 + signal.SIGTERM
 MISFIT = "torchvision::"  # in the error of an import with a torchvision for another torch
 # Options of the command line by the arguments of Python that messages name.
 OPTIONS = {"Run(resume=True)": "--resume", "force=True": "--force", "out=PATH": "-o"}
@@ -386,7 +387,7 @@ def run_guarded(call: Callable[[list[str]], object], arguments: Sequence[str]) -
             code = call(words)
             return code if isinstance(code, int) else 0
         except (click.Abort, KeyboardInterrupt) as error:
-            return _report_interrupt(words, error)
+            return _report_interrupt(words, error, interrupts)
         except NoCommand:
             click.echo(FIRST_PAGE, err=True)
             return click.UsageError.exit_code
@@ -395,7 +396,7 @@ def run_guarded(call: Callable[[list[str]], object], arguments: Sequence[str]) -
             return error.exit_code
         except Exception as error:  # any error becomes one line
             if interrupts:  # a library that was being imported replaced KeyboardInterrupt
-                return _report_interrupt(words, error)
+                return _report_interrupt(words, error, interrupts)
             if debug:
                 import traceback
 
@@ -416,16 +417,25 @@ def run_guarded(call: Callable[[list[str]], object], arguments: Sequence[str]) -
 def _handle_interrupts() -> Iterator[list[int]]:
     """Raise KeyboardInterrupt at the first Ctrl-C within, and end the process at the second.
 
-    Yields the list of the signals that arrived. Unfinished output stays a draft, which the next
-    call removes.
+    SIGTERM, which schedulers send before they kill a process, acts as one Ctrl-C, but not in
+    processes of torchrun, which ends them itself. Yields the list of the signals that arrived.
+    Unfinished output stays a draft, which the next call removes.
     """
     arrived: list[int] = []
+    process = os.getpid()
 
     def interrupt(number: int, frame: object) -> None:
         arrived.append(number)
-        if len(arrived) > 1:
+        if arrived.count(number) > 1:
             os._exit(INTERRUPTED)
         raise KeyboardInterrupt
+
+    def terminate(number: int, frame: object) -> None:
+        if os.getpid() != process:  # one that was forked, such as a loader's
+            os._exit(TERMINATED)
+        if number not in arrived:  # `timeout` sends two
+            arrived.append(number)
+            signal.raise_signal(signal.SIGINT)
 
     # Leave the signal alone in a program that ignores or handles it, and in a thread.
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
@@ -436,15 +446,22 @@ def _handle_interrupts() -> Iterator[list[int]]:
     except ValueError:  # not in the main thread
         yield arrived
         return
+    previous = signal.getsignal(signal.SIGTERM)
+    if previous is signal.SIG_DFL and "WORLD_SIZE" not in os.environ:
+        signal.signal(signal.SIGTERM, terminate)
     try:
         yield arrived
     finally:
+        signal.signal(signal.SIGTERM, previous)
         if not arrived:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _report_interrupt(words: Sequence[str], error: BaseException) -> int:
-    """Print how to continue after Ctrl-C, and return the exit code."""
+def _report_interrupt(words: Sequence[str], error: BaseException, arrived: Sequence[int]) -> int:
+    """Print how to continue after Ctrl-C or SIGTERM, and return the exit code.
+
+    `arrived` are the signals.
+    """
     sys.unraisablehook = lambda unraisable: None
     notes = [*getattr(error, "__notes__", ()), *getattr(error.__cause__, "__notes__", ())]
     continues = ""
@@ -454,7 +471,7 @@ def _report_interrupt(words: Sequence[str], error: BaseException) -> int:
         can_resume = CAN_RESUME in notes or "--resume" in words
         continues = "; --resume continues" if can_resume else "; there is nothing to resume"
     click.echo(f"interrupted{continues}", err=True)
-    return INTERRUPTED
+    return TERMINATED if signal.SIGTERM in arrived else INTERRUPTED
 
 
 def suggest_path(words: Sequence[str], path: str) -> str:

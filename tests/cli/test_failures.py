@@ -131,7 +131,7 @@ def test_a_remedy_is_an_argument_in_python_and_an_option_in_the_command_line(
         str(Exists("x")) == "x already exists; choose another path, or replace it with force=True"
     )
     run = tmp_path / "x.run"
-    run.mkdir()
+    (run / "checkpoint-1").mkdir(parents=True)
     mark_workspace(run, "run")
     (run / "run.json").write_text('{"finished": false}')
     with pytest.raises(Refused) as caught:
@@ -217,6 +217,34 @@ def test_a_second_interrupt_ends_at_once_and_without_a_traceback() -> None:
         [sys.executable, "-c", SLOW_TO_STOP], capture_output=True, text=True, timeout=50
     )
     assert (process.returncode, process.stdout, process.stderr) == (130, "", "")
+
+
+TERMINATED_TWICE = """
+import os, signal, sys
+from learngene_zoo.cli.main import run_guarded
+
+def call(_):
+    if os.fork() == 0:  # as a loader's process
+        os.kill(os.getpid(), signal.SIGTERM)
+        print("the forked process goes on")
+    print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
+    try:
+        signal.raise_signal(signal.SIGTERM)
+    except KeyboardInterrupt:
+        signal.raise_signal(signal.SIGTERM)  # does not act
+        print("cleaned up", flush=True)
+        raise
+
+sys.exit(run_guarded(call, ["finetune"]))
+"""
+
+
+def test_a_termination_is_an_interrupt_with_another_exit_code() -> None:
+    process = subprocess.run(
+        [sys.executable, "-c", TERMINATED_TWICE], capture_output=True, text=True, timeout=50
+    )
+    expected = (143, "143\ncleaned up\n", "interrupted; there is nothing to resume\n")
+    assert (process.returncode, process.stdout, process.stderr) == expected
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc")
