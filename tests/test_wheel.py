@@ -97,7 +97,7 @@ def test_the_source_distribution_has_what_its_tests_need(copied: Path, tmp_path:
 def test_packages_are_imported_from_the_wheel(site: Path, tmp_path: Path) -> None:
     code = (
         "import json, learngene_zoo, lgzoo_lsamd.lsamd, lgzoo_baselines.trained.scratch\nfrom"
-        " learngene_zoo.method.contract import METHODS\nfrom learngene_zoo.artifacts import"
+        " learngene_zoo.method.installed import METHODS\nfrom learngene_zoo.artifacts import"
         " shelf\nmodules = [learngene_zoo, lgzoo_lsamd.lsamd,"
         " lgzoo_baselines.trained.scratch]\nprint(json.dumps([[m.__file__ for m in modules],"
         " str(shelf.find_cards_folder()), shelf.list_names(), list(METHODS.references())]))"
