@@ -446,13 +446,15 @@ def _handle_interrupts() -> Iterator[list[int]]:
     except ValueError:  # not in the main thread
         yield arrived
         return
-    previous = signal.getsignal(signal.SIGTERM)
-    if previous is signal.SIG_DFL and "WORLD_SIZE" not in os.environ:
+    is_default = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    handles_sigterm = is_default and "WORLD_SIZE" not in os.environ
+    if handles_sigterm:
         signal.signal(signal.SIGTERM, terminate)
     try:
         yield arrived
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        if handles_sigterm:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
         if not arrived:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -232,8 +232,8 @@ def set_right_side(files: Mapping[str, str]) -> dict[str, str]:
 def check_tokenizer(files: Mapping[str, str], spec: Spec, where: str) -> None:
     """Raise `BadFile` for a tokenizer that is not that of a model.
 
-    Its words have numbers that the model does not know, or other numbers than in the list of words
-    beside it. Without `tokenizer.json` nothing is checked.
+    Its words have numbers that the model does not know, or other numbers than in the vocabulary
+    file beside it. Without `tokenizer.json` nothing is checked.
 
     Args:
         files: the texts of its files by name.
@@ -256,10 +256,10 @@ def check_tokenizer(files: Mapping[str, str], spec: Spec, where: str) -> None:
             " words; give the folder of one model"
         )
     if isinstance(words, dict):
-        _check_list_of_words(files, words, where)
+        _check_vocabulary_file(files, words, where)
 
 
-def _check_list_of_words(files: Mapping[str, str], words: Mapping[str, Any], where: str) -> None:
+def _check_vocabulary_file(files: Mapping[str, str], words: Mapping[str, Any], where: str) -> None:
     """Raise `BadFile` if most words of `vocab.txt` or `vocab.json` have other numbers.
 
     Args:

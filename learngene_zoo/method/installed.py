@@ -1,4 +1,4 @@
-"""The methods that are installed, and what is said of them in errors."""
+"""The registry of methods, and error messages that name a method."""
 
 from __future__ import annotations
 

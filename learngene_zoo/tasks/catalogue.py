@@ -26,7 +26,16 @@ from learngene_zoo.registry import CHOICE, Broken, PluginEntry, Plugins
 from learngene_zoo.runs.progress import say_once
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.stamps import FileStamp
-from learngene_zoo.tasks.task import COLUMNS, Entry, HubSource, Split, Task, stamp_task
+from learngene_zoo.tasks.task import (
+    COLUMNS,
+    KIND_OF,
+    TABLES,
+    Entry,
+    HubSource,
+    Split,
+    Task,
+    stamp_task,
+)
 from learngene_zoo.text import quote_word
 
 DEFAULT_SUITE = "mini"  # the suite of a bench
@@ -34,8 +43,6 @@ DEFAULT_TASKS = ("objects", "signs", "glyphs")  # the tasks that an extraction t
 # The task that a descendant is fine-tuned on; no bundled learngene was extracted from it.
 DEFAULT_TARGET = "digits"
 SOURCE_TASK = "forms"  # the task of the bundled ancestry model's training
-TABLES = {"parquet": ".parquet", "csv": ".csv", "jsonl": ".jsonl"}
-KIND_OF = {suffix: kind for kind, suffix in TABLES.items()} | {".tsv": "csv", ".ndjson": "jsonl"}
 OWN_DATA_FORMS = (
     "folder:PATH, parquet:PATH, csv:PATH, jsonl:PATH, hf:org/name[:config], or a stream: "
     "wds:PATTERN, hf-stream:org/name[:config]"
@@ -407,9 +414,7 @@ def _holds_files(folder: Path) -> bool:
 def _describe_missing_folder(path: Path) -> str:
     """Describe that a folder does not exist, with the remedy."""
     if path.is_file():
-        kind = KIND_OF.get(path.suffix.lower())
-        remedy = f"write {kind}:{path}" if kind else "give a folder"
-        return f"{path} is a file, not a folder; {remedy}"
+        return f"{path} is a file, not a folder; {suggest_file(str(path)) or 'give a folder'}"
     siblings: list[str] = []
     with suppress(OSError):  # a folder that does not exist, or may not be read
         siblings = os.listdir(path.parent)
@@ -435,7 +440,7 @@ def _check_location(reference: str) -> None:
     if kind in TABLES and rest and not (path.exists() or table.exists()):
         _check_options(reference, rest)
         raise BadData(
-            f"there is no file or folder {table}; give a {TABLES[kind]} file or a folder of them"
+            f"there is no file or folder {table}; give a {TABLES[kind][0]} file or a folder of them"
         )
 
 

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 SPLITS = ("train", "validation", "test")
 # The names of columns after the path of a table of texts, as in csv:reviews.csv:text=body.
 COLUMNS = re.compile(r":((?:text|label)=[^=,]+(?:,(?:text|label)=[^=,]+)*)$")
+# Suffixes of the files of tables, by the kind of their reference (`csv:PATH`).
+TABLES = {"parquet": (".parquet",), "csv": (".csv", ".tsv"), "jsonl": (".jsonl", ".ndjson")}
+KIND_OF = {suffix: kind for kind, suffixes in TABLES.items() for suffix in suffixes}
 Kind = Literal["classification", "segmentation", "text"]
 MetricName = Literal["accuracy", "matthews", "F1"]
 IGNORED = 255  # in a mask: a pixel that is ignored in training and evaluation

@@ -194,7 +194,12 @@ class Ridge:
 
     def predict(self, features_ND: Array) -> Array:
         """Return the values of the classes, float64 (N, K); the largest is the predicted class."""
-        return features_ND.astype(np.float64) @ self.weight.T + self.bias
+        return predict_linear(features_ND, self.weight, self.bias)
+
+
+def predict_linear(features_ND: Array, weight_KD: Array, bias_K: Array) -> Array:
+    """Return the values of the classes by a linear probe, float64 (N, K)."""
+    return features_ND.astype(np.float64) @ weight_KD.T + bias_K
 
 
 def fit_ridge(

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ import learngene_zoo as lg
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import Descendant, assemble
 from learngene_zoo.cli.main import main
-from learngene_zoo.errors import WrongCall
+from learngene_zoo.errors import FIELDS_OF_RUN, WrongCall
 from learngene_zoo.families.spec import View
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.runs import progress
@@ -392,6 +392,7 @@ def test_the_fields_of_a_run_and_other_functions_are_named(at_hand: Path) -> Non
     for function in (lg.shrink, partial(lg.evaluate, "finetuned")):
         with pytest.raises(WrongCall, match=r"it is a field of Run: run=Run\(device=\.\.\.\)"):
             function(task="digits", **wrong)
+    assert {field.name for field in fields(Run)} >= FIELDS_OF_RUN
     wrong = {"probe": "ridge"}
     with pytest.raises(WrongCall, match=r"no argument 'probe'; call .*lifecycle.probe"):
         lg.evaluate("finetuned", **wrong)

@@ -14,9 +14,9 @@ import pytest
 from PIL import Image
 
 from learngene_zoo.errors import BadData, WrongCall
-from learngene_zoo.tasks.catalogue import KIND_OF, open_task
+from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.tasks.tables import name_splits
-from learngene_zoo.tasks.task import stamp_task
+from learngene_zoo.tasks.task import KIND_OF, stamp_task
 from learngene_zoo.tasks.unlabelled.plain import open_plain_parquet
 
 

@@ -348,7 +348,9 @@ def test_a_file_of_another_kind_is_named_with_its_kind(tmp_path: Path) -> None:
     table = write_csv(tmp_path / "a.csv")
     with pytest.raises(BadData, match=rf"{table} ends in \.csv; write csv:{table}"):
         open_task(f"jsonl:{table}")
-    with pytest.raises(BadData, match=rf"{table} is a file, not a folder; write csv:{table}"):
+    with pytest.raises(
+        BadData, match=rf"{table} is a file, not a folder; did you mean csv:{table}"
+    ):
         check_name(f"folder:{table}")
     (tmp_path / "photos").mkdir()
     with pytest.raises(BadData, match=r"did you mean .*photos\?"):

@@ -201,10 +201,12 @@ def _list_text_files(word: str) -> list[Path]:
 
     Raises `WrongCall` for anything else, and for a folder without any.
     """
+    from learngene_zoo.tasks.listing import list_files
+
     path = Path(word)
     if path.suffix.lower() == ".txt" and path.is_file():
         return [path]
-    files = sorted(path.rglob("*.txt")) if path.is_dir() else []
+    files = list_files(path, (".txt",)) if path.is_dir() else []
     if not files:
         raise WrongCall(
             f"the model takes texts, and {word} is not a .txt file or a folder of some; give "

@@ -24,7 +24,12 @@ from learngene_zoo.text import count_noun
 from learngene_zoo.training.evaluate import convert_rows
 from learngene_zoo.training.feature_map import measure_map_errors
 from learngene_zoo.training.objectives import choose_metric
-from learngene_zoo.training.probes import compute_features, fit_ridge, is_right_left_out
+from learngene_zoo.training.probes import (
+    compute_features,
+    fit_ridge,
+    is_right_left_out,
+    predict_linear,
+)
 
 if TYPE_CHECKING:
     from learngene_zoo.artifacts.descendant import Descendant
@@ -226,7 +231,7 @@ def _test_part(
     """Return the metric of a probe on the test images, and its 95 % interval."""
     features = compute_features(model.model(), task, "test", model.input_format, run)
     weight_KD, bias_K = (probe.state[name].numpy() for name in ("weight", "bias"))
-    predicted_M = (features.values.astype(np.float64) @ weight_KD.T + bias_K).argmax(axis=1)
+    predicted_M = predict_linear(features.values, weight_KD, bias_K).argmax(axis=1)
     metric = choose_metric(task)
     rows_MR = convert_rows(metric, np.stack([features.labels, predicted_M], axis=1))
     value = metric.value(rows_MR.sum(axis=0), len(rows_MR))

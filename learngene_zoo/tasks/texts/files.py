@@ -23,12 +23,11 @@ from learngene_zoo.tasks.tables import (
     load_parquet,
     stamp_files,
 )
-from learngene_zoo.tasks.task import COLUMNS, Task
+from learngene_zoo.tasks.task import COLUMNS, KIND_OF, TABLES, Task
 from learngene_zoo.tasks.texts.lines import Lines, LineTable, infer_features, join_lines
 from learngene_zoo.tasks.texts.rows import decode_text
 from learngene_zoo.tasks.texts.tables import assemble_from_texts, holds_texts
 
-SUFFIXES = {"csv": (".csv", ".tsv"), "jsonl": (".jsonl", ".ndjson")}
 SEPARATORS = ",;\t|"  # that are recognised in a file which is separated by another one
 MAX_FIELD = 2**27  # characters of a cell; the csv module's limit of 131,072 is too small for texts
 Table = dict[str, list[Any]]
@@ -88,7 +87,7 @@ def open_rows(kind: str, reference: str) -> Task:
 
 def read_tables(kind: str, path: str) -> tuple[dict[str, Any], SplitFiles]:
     """Return the tables of CSV or JSONL files, and the files, by split."""
-    grouped = find_files(Path(os.path.expanduser(path)), SUFFIXES[kind])
+    grouped = find_files(Path(os.path.expanduser(path)), TABLES[kind])
     _check_suffix(kind, path)
     tables = {}
     for split, names in grouped.files.items():
@@ -102,9 +101,9 @@ def read_tables(kind: str, path: str) -> tuple[dict[str, Any], SplitFiles]:
 def _check_suffix(kind: str, path: str) -> None:
     """Raise `BadData` for a file whose suffix is that of another kind."""
     suffix = Path(path).suffix.lower()
-    for other, suffixes in {**SUFFIXES, "parquet": (".parquet",)}.items():
-        if other != kind and suffix in suffixes and Path(os.path.expanduser(path)).is_file():
-            raise BadData(f"{path} ends in {suffix}; write {other}:{path}")
+    other = KIND_OF.get(suffix, kind)
+    if other != kind and Path(os.path.expanduser(path)).is_file():
+        raise BadData(f"{path} ends in {suffix}; write {other}:{path}")
 
 
 def _make_table(columns: Table, lines: Lines) -> LineTable:

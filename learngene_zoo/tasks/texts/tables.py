@@ -189,7 +189,7 @@ def read_rows(table: Any, columns: Sequence[str], name: str) -> TextRows:
     plain = table.with_format(None)
     parts = [[value or "" for value in plain[column][:]] for column in columns]
     for column, values in zip(columns, parts, strict=True):
-        if len(values) > 1 and all(map(is_number, values)):
+        if len(values) > 1 and all(map(_is_number, values)):
             raise BadData(
                 f"{name}: column {column!r} holds numbers, such as {values[0]!r:.40}; name the "
                 "column of texts: text=COLUMN after a colon"
@@ -198,7 +198,7 @@ def read_rows(table: Any, columns: Sequence[str], name: str) -> TextRows:
     return check_texts(TextRows(texts, name, getattr(table, "where", None)))
 
 
-def is_number(text: str) -> bool:
+def _is_number(text: str) -> bool:
     """Return whether a text is a number."""
     try:
         float(text)
