@@ -15,7 +15,8 @@ import learngene_zoo as lg
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import Descendant, assemble
 from learngene_zoo.artifacts.learngene import Learngene, load_learngene
-from learngene_zoo.cli.main import describe_error, main
+from learngene_zoo.cli.main import main
+from learngene_zoo.cli.process.messages import describe_error
 from learngene_zoo.errors import (
     BadFile,
     BadPlugin,

@@ -24,7 +24,6 @@ from learngene_zoo.cli.job import (
     say,
     take_job,
 )
-from learngene_zoo.cli.main import print_note
 from learngene_zoo.cli.options import (
     add_options,
     check_tasks,
@@ -34,6 +33,7 @@ from learngene_zoo.cli.options import (
     make_size_options,
     read_settings,
 )
+from learngene_zoo.cli.process.messages import print_note
 from learngene_zoo.cli.sections import SettingsCommand
 from learngene_zoo.errors import WrongCall, ZooError
 from learngene_zoo.hub.client import parse_hub_reference

@@ -15,7 +15,6 @@ from learngene_zoo.cli.job import (
     say,
     take_job,
 )
-from learngene_zoo.cli.main import print_note
 from learngene_zoo.cli.options import (
     MethodGroup,
     add_options,
@@ -24,6 +23,7 @@ from learngene_zoo.cli.options import (
     make_options,
     make_task_option,
 )
+from learngene_zoo.cli.process.messages import print_note
 from learngene_zoo.cli.sections import SettingsCommand
 from learngene_zoo.families.spec import LIMITS, Pool
 from learngene_zoo.method.checks import list_members

@@ -18,7 +18,7 @@ from learngene_zoo.cli.job import (
     print_row,
     print_rows,
 )
-from learngene_zoo.cli.main import print_note
+from learngene_zoo.cli.process.messages import print_note
 from learngene_zoo.cli.sections import SettingsCommand
 from learngene_zoo.errors import Unavailable
 from learngene_zoo.hub.client import parse_repository

@@ -16,7 +16,8 @@ from learngene_zoo.cli.job import (
     print_row,
     print_rows,
 )
-from learngene_zoo.cli.main import pause_garbage_collection, print_note
+from learngene_zoo.cli.main import pause_garbage_collection
+from learngene_zoo.cli.process.messages import print_note
 from learngene_zoo.cli.sections import SettingsCommand
 from learngene_zoo.errors import WrongCall, ZooError, refuse_unknown
 from learngene_zoo.families.spec import FAMILIES

@@ -1,44 +1,26 @@
 """`lgzoo`: the table of commands, and their exit codes.
 
 Exit codes: 0 success, 1 failure, 2 wrong call, 130 interrupted, 143 terminated. Importing this
-module imports click only: commands are imported when they are used. Errors are only printed here:
-an exception becomes one line on stderr and an exit code.
+module imports click only: commands are imported when they are used.
 """
 
 from __future__ import annotations
 
-import atexit
-import errno
 import gc
 import importlib
-import io
-import os
-import re
-import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from learngene_zoo.errors import (
-    CAN_RESUME,
-    MIN_LETTERS,
-    OUT_OF_MEMORY,
-    TOO_MANY_FILES,
-    Exists,
-    TrainingWarning,
-    Unavailable,
-    ZooError,
-    explain_os_error,
-    find_nearest,
-    refuse_unknown,
-)
-from learngene_zoo.text import escape_controls, quote_word
+from learngene_zoo.cli.process.guard import NoCommand, run_guarded
+from learngene_zoo.cli.process.signals import INTERRUPTED, TERMINATED, end_now
+from learngene_zoo.cli.process.streams import open_streams
+from learngene_zoo.errors import TrainingWarning, refuse_unknown
 from learngene_zoo.version import __version__
 
 if TYPE_CHECKING:
@@ -70,6 +52,9 @@ def _freeze_objects() -> None:
     objects at every call.
     """
     gc.freeze()
+
+
+WORDS_KEY = "learngene_zoo.words"  # of a context's `meta`
 
 
 class LazyGroup(click.Group):
@@ -143,10 +128,6 @@ class LazyGroup(click.Group):
         return names + click.Command.shell_complete(self, ctx, incomplete)
 
 
-class NoCommand(Exception):
-    """The command line names no command."""
-
-
 class Root(LazyGroup):
     """The root command, which turns every exception into an exit code."""
 
@@ -159,7 +140,7 @@ class Root(LazyGroup):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse as click does, and keep the words. Raises `NoCommand` if there are none."""
         if not args and not ctx.resilient_parsing:
-            raise NoCommand
+            raise NoCommand(FIRST_PAGE)
         ctx.meta[WORDS_KEY] = tuple(args)  # messages name options as they were typed
         return super().parse_args(ctx, args)
 
@@ -168,7 +149,7 @@ class Root(LazyGroup):
     ) -> NoReturn:
         """Run one command line and exit."""
         extra["standalone_mode"] = False
-        _open_streams()
+        open_streams()
         arguments = sys.argv[1:] if args is None else args
         run_command = super().main
         with warnings.catch_warnings():
@@ -177,59 +158,8 @@ class Root(LazyGroup):
                 lambda words: run_command(words, prog_name or "lgzoo", **extra), arguments
             )
         if code in (INTERRUPTED, TERMINATED) and args is None:
-            _end_now(code)
+            end_now(code)
         sys.exit(code)
-
-
-def _end_now(code: int) -> NoReturn:
-    """Run the registered exit functions, then end the process with this code.
-
-    Python ends some interrupted processes by a signal instead, and prints tracebacks while it tears
-    down.
-    """
-    atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):
-            stream.flush()
-    os._exit(code)
-
-
-def _open_streams() -> None:
-    """Make closed streams and characters that a stream cannot encode harmless.
-
-    Output to a closed stream is dropped, and characters outside a stream's encoding are escaped. A
-    closed stream is opened on the null device: else the next opened file would get its number.
-    """
-    for name in ("stdin", "stdout", "stderr"):
-        stream = getattr(sys, name)
-        if stream is None:
-            mode = "r" if name == "stdin" else "w"
-            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  until the process ends
-        elif name != "stdin" and hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")
-    buffer = getattr(sys.stderr, "buffer", None)
-    raw = buffer.raw if isinstance(buffer, io.BufferedWriter) else buffer
-    if isinstance(raw, io.FileIO) and not isinstance(raw, _LossyFile):
-        sys.stderr = io.TextIOWrapper(
-            _LossyFile(raw.fileno(), "w", closefd=False),  # type: ignore[arg-type]
-            encoding=sys.stderr.encoding,
-            errors="backslashreplace",
-            write_through=True,
-        )
-
-
-class _LossyFile(io.FileIO):
-    """A file that drops data that cannot be written.
-
-    A progress line that does not fit on a full disk must not end a training or change an exit code.
-    """
-
-    def write(self, data: Any) -> int:
-        """Write the data, or drop the rest."""
-        size = memoryview(data).nbytes
-        with suppress(OSError):
-            super().write(data)
-        return size
 
 
 HERE = "learngene_zoo.cli"
@@ -360,244 +290,3 @@ def completion(shell: str) -> None:
     script = get_completion_class(shell)
     assert script is not None, shell
     click.echo(script(main, {}, "lgzoo", "_LGZOO_COMPLETE").source())
-
-
-DEBUG = "--debug"
-LONGEST = 200  # characters of one word in an error
-WORDS_KEY = "learngene_zoo.words"  # of a context's `meta`
-SIZES = ("layers", "depth", "width", "embed-dim", "heads")  # options of expand, not of extract
-MAX_SUGGESTED = 5  # options that begin with a typed one
-# Exit codes that a shell gives to a process that SIGINT or SIGTERM ended.
-INTERRUPTED, TERMINATED = 128 + signal.SIGINT, 128 + signal.SIGTERM
-MISFIT = "torchvision::"  # in the error of an import with a torchvision for another torch
-# Options of the command line by the arguments of Python that messages name.
-OPTIONS = {"Run(resume=True)": "--resume", "force=True": "--force", "out=PATH": "-o"}
-RESUMABLE = ("extract", "heal", "finetune", "shrink", "train")
-REPEATABLE = ("bench", "demo", "publish", "fetch")
-
-
-def run_guarded(call: Callable[[list[str]], object], arguments: Sequence[str]) -> int:
-    """Return the exit code of `call(arguments)`; `--debug` anywhere shows tracebacks."""
-    debug = DEBUG in arguments
-    words = [word for word in arguments if word != DEBUG]
-    with _handle_interrupts() as interrupts:
-        try:
-            if not {"-h", "--help", "--version"} & set(words):
-                _check_current_folder()
-            code = call(words)
-            return code if isinstance(code, int) else 0
-        except (click.Abort, KeyboardInterrupt) as error:
-            return _report_interrupt(words, error, interrupts)
-        except NoCommand:
-            click.echo(FIRST_PAGE, err=True)
-            return click.UsageError.exit_code
-        except click.exceptions.NoArgsIsHelpError as error:
-            error.show()
-            return error.exit_code
-        except Exception as error:  # any error becomes one line
-            if interrupts:  # a library that was being imported replaced KeyboardInterrupt
-                return _report_interrupt(words, error, interrupts)
-            if debug:
-                import traceback
-
-                traceback.print_exc()
-            else:  # tearing down may fail as well, as of loader workers that were half started
-                sys.unraisablehook = lambda unraisable: None
-            line, code = describe_error(error)
-            if isinstance(error, Exists):
-                line = (
-                    f"{error.path} already exists; choose another path with -o, or replace it with "
-                    f"--force; for example: {suggest_path(words, error.path)}"
-                )
-            click.echo(f"error: {_shorten_line(line)}", err=True)
-            return code
-
-
-@contextmanager
-def _handle_interrupts() -> Iterator[list[int]]:
-    """Raise KeyboardInterrupt at the first Ctrl-C within, and end the process at the second.
-
-    SIGTERM, which schedulers send before they kill a process, acts as one Ctrl-C, but not in
-    processes of torchrun, which ends them itself. Yields the list of the signals that arrived.
-    Unfinished output stays a draft, which the next call removes.
-    """
-    arrived: list[int] = []
-    process = os.getpid()
-
-    def interrupt(number: int, frame: object) -> None:
-        arrived.append(number)
-        if arrived.count(number) > 1:
-            os._exit(INTERRUPTED)
-        raise KeyboardInterrupt
-
-    def terminate(number: int, frame: object) -> None:
-        if os.getpid() != process:  # one that was forked, such as a loader's
-            os._exit(TERMINATED)
-        if number not in arrived:  # `timeout` sends two
-            arrived.append(number)
-            signal.raise_signal(signal.SIGINT)
-
-    # Leave the signal alone in a program that ignores or handles it, and in a thread.
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield arrived
-        return
-    try:
-        signal.signal(signal.SIGINT, interrupt)
-    except ValueError:  # not in the main thread
-        yield arrived
-        return
-    is_default = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    handles_sigterm = is_default and "WORLD_SIZE" not in os.environ
-    if handles_sigterm:
-        signal.signal(signal.SIGTERM, terminate)
-    try:
-        yield arrived
-    finally:
-        if handles_sigterm:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        if not arrived:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def _report_interrupt(words: Sequence[str], error: BaseException, arrived: Sequence[int]) -> int:
-    """Print how to continue after Ctrl-C or SIGTERM, and return the exit code.
-
-    `arrived` are the signals.
-    """
-    sys.unraisablehook = lambda unraisable: None
-    notes = [*getattr(error, "__notes__", ()), *getattr(error.__cause__, "__notes__", ())]
-    continues = ""
-    if any(word in REPEATABLE for word in words[:1]):
-        continues = "; the same command continues"
-    elif any(word in RESUMABLE for word in words[:1]):
-        can_resume = CAN_RESUME in notes or "--resume" in words
-        continues = "; --resume continues" if can_resume else "; there is nothing to resume"
-    click.echo(f"interrupted{continues}", err=True)
-    return TERMINATED if signal.SIGTERM in arrived else INTERRUPTED
-
-
-def suggest_path(words: Sequence[str], path: str) -> str:
-    """Return the same command line with `-o` and the first free name after `path`: finetuned-2."""
-    kept_words, skip = [], False
-    for word in words:
-        if skip or word.startswith(("-o", "--out=", "--sheet=")):
-            skip = not skip and word == "-o"
-        elif word in ("--out", "--sheet"):
-            skip = True
-        else:
-            kept_words.append(word)
-    target = Path(path)
-    if target.name in ("", ".."):  # a folder above, such as the current one: a name within it
-        target = target / "new"
-    number = 2
-    while os.path.lexists(free := target.with_name(f"{target.stem}-{number}{target.suffix}")):
-        number += 1
-    return " ".join(map(quote_word, ["lgzoo", *kept_words, "-o", str(free)]))
-
-
-def _check_current_folder() -> None:
-    """Raise `Unavailable` if the current folder was deleted: relative paths would fail."""
-    try:
-        os.getcwd()
-    except OSError:
-        raise Unavailable(
-            "the current folder does not exist any more; change to another folder with cd"
-        ) from None
-
-
-def describe_error(error: Exception) -> tuple[str, int]:
-    """Return the message for an exception, and its exit code.
-
-    Arguments of Python that a message names are replaced by the command line's options.
-    """
-    if isinstance(error, ZooError):
-        line = str(error)
-        for argument, option in OPTIONS.items():
-            line = line.replace(argument, option)
-        return line, error.exit_code
-    if isinstance(error, click.UsageError):
-        return _format_usage(error), error.exit_code
-    if isinstance(error, click.ClickException):
-        return error.format_message(), error.exit_code
-    if isinstance(error, MemoryError) or any(
-        sign in f"{type(error).__name__}: {error}" for sign in OUT_OF_MEMORY
-    ):
-        return (
-            "out of memory; use a smaller --batch-size or --image-size, fewer --workers, or a "
-            "smaller model",
-            1,
-        )
-    if isinstance(error, OSError) and error.strerror:
-        where = f"{error.filename}: " if error.filename else ""
-        return f"{where}{explain_os_error(error)}", 1
-    if isinstance(error, RuntimeError) and any(sign in str(error) for sign in TOO_MANY_FILES):
-        return explain_os_error(OSError(errno.EMFILE, str(error))), 1
-    if isinstance(error, RuntimeError) and MISFIT in str(error):
-        return f"{explain_misfit()} ({error})", 1
-    return (
-        f"unexpected {type(error).__name__}: {error}; run again with {DEBUG} to see the traceback",
-        1,
-    )
-
-
-def explain_misfit() -> str:
-    """Return the message for a torchvision that was built for another torch."""
-    from importlib.metadata import version
-
-    versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "torchvision"))
-    return f"torchvision does not fit torch ({versions}): install both from one source"
-
-
-def _format_usage(error: click.UsageError) -> str:
-    """Return click's message in lower case, without full stop, with the command of the help."""
-    command = error.ctx.command_path if error.ctx else "lgzoo"
-    if isinstance(error, click.NoSuchOption):
-        options = error.ctx.command.get_params(error.ctx) if error.ctx else []
-        words = {
-            word.lstrip("-"): word
-            for option in options
-            for word in (*option.opts, *option.secondary_opts)
-        }
-        typed = error.option_name.lstrip("-")
-        close = find_nearest(typed, words)
-        hint = f"see {command} --help" if close is None else f"did you mean {words[close]}?"
-        if close is None and typed in SIZES and command.startswith("lgzoo extract"):
-            hint = f"sizes are chosen afterwards: lgzoo expand {error.option_name} ..."
-        if typed == "set" and command.startswith("lgzoo extract"):
-            hint = f"settings of a method are options: {command} --help lists them"
-        longer = [word for name, word in words.items() if name.startswith(typed)]
-        longer.sort(key=len)
-        if len(typed) >= MIN_LETTERS and 1 < len(longer) <= MAX_SUGGESTED:
-            hint = f"did you mean {', '.join(longer[:-1])} or {longer[-1]}?"
-        return f"no option named {error.option_name}; {hint}"
-    if isinstance(error, click.BadOptionUsage) and error.ctx and "requires an" in error.message:
-        for option in error.ctx.command.get_params(error.ctx):
-            choices = getattr(getattr(option.type, "setting", option.type), "choices", None)
-            if error.option_name in option.opts and choices:
-                return (
-                    f"option {error.option_name!r} requires an argument: {', '.join(choices)}; "
-                    f"see {command} --help"
-                )
-    text = error.format_message().strip().rstrip(".")
-    text = re.sub(
-        r"^Got unexpected extra arguments? \((.*)\)$",
-        r"too many arguments: \1",
-        text,
-        flags=re.DOTALL,
-    )
-    text = text[:1].lower() + text[1:]
-    return f"{text}; see {command} --help"
-
-
-def print_note(text: str) -> None:
-    """Print one line on stderr that is not an error."""
-    click.echo(f"note: {_shorten_line(text)}", err=True)
-
-
-def _shorten_line(text: str) -> str:
-    """Return printable text, with the middle of very long words left out."""
-    words = (
-        word if len(word) <= LONGEST else f"{word[: LONGEST // 2]}...{word[-20:]}"
-        for word in text.split()
-    )
-    return escape_controls(" ".join(words))

@@ -31,7 +31,6 @@ from learngene_zoo.cli.job import (
     say,
     take_job,
 )
-from learngene_zoo.cli.main import print_note
 from learngene_zoo.cli.options import (
     MethodGroup,
     add_options,
@@ -44,6 +43,7 @@ from learngene_zoo.cli.options import (
     name_typed_option,
     read_settings,
 )
+from learngene_zoo.cli.process.messages import print_note
 from learngene_zoo.cli.sections import SettingsCommand
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.family import Convention

@@ -14,7 +14,8 @@ from click.testing import CliRunner
 from PIL import Image
 
 from learngene_zoo.cli.doctor import _compute
-from learngene_zoo.cli.main import describe_error, main
+from learngene_zoo.cli.main import main
+from learngene_zoo.cli.process.messages import describe_error
 from learngene_zoo.errors import BadFile
 
 TOKEN = "hf_" + "x" * 34

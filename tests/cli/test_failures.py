@@ -15,7 +15,8 @@ import pytest
 from click.testing import CliRunner
 
 from learngene_zoo.artifacts.descendant import assemble
-from learngene_zoo.cli.main import main, run_guarded
+from learngene_zoo.cli.main import main
+from learngene_zoo.cli.process.guard import run_guarded
 from learngene_zoo.errors import CAN_RESUME, BadFile, Exists, Refused, WrongCall
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.ownership import mark_workspace
@@ -199,7 +200,7 @@ def test_an_interrupt_that_a_library_turns_into_an_error_is_still_one(
 
 SLOW_TO_STOP = """
 import signal, sys, time
-from learngene_zoo.cli.main import run_guarded
+from learngene_zoo.cli.process.guard import run_guarded
 
 def call(_):
     try:
@@ -221,7 +222,7 @@ def test_a_second_interrupt_ends_at_once_and_without_a_traceback() -> None:
 
 TERMINATED_TWICE = """
 import os, signal, sys
-from learngene_zoo.cli.main import run_guarded
+from learngene_zoo.cli.process.guard import run_guarded
 
 def call(_):
     if os.fork() == 0:  # as a loader's process

@@ -23,8 +23,8 @@ from learngene_zoo.cli.job import (
     print_table,
     say,
 )
-from learngene_zoo.cli.main import print_note
 from learngene_zoo.cli.plan import print_sizes
+from learngene_zoo.cli.process.messages import print_note
 from learngene_zoo.runs.run import Run
 
 

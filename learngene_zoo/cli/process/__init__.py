@@ -1,0 +1,1 @@
+"""The process of a command: its streams, signals, errors and exit codes."""
