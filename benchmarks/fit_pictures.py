@@ -22,7 +22,7 @@ from typing import get_args
 
 import torch
 
-from learngene_zoo.families.spec import Fit, fit_view
+from learngene_zoo.families.picture_format import Fit, fit_view
 from learngene_zoo.intervals import compute_interval
 from learngene_zoo.pretrained.ancestry import open_ancestry
 from learngene_zoo.runs.run import Run

@@ -33,12 +33,11 @@ from learngene_zoo.families.forward import get_blocks as get_blocks
 from learngene_zoo.families.forward import get_classifier as get_classifier
 from learngene_zoo.families.forward import pool_words as pool_words
 from learngene_zoo.families.forward import spread_pooled as spread_pooled
+from learngene_zoo.families.picture_format import InputFormat as InputFormat
+from learngene_zoo.families.picture_spec import require_pictures as require_pictures
 from learngene_zoo.families.spec import LIMITS as LIMITS
-from learngene_zoo.families.spec import InputFormat as InputFormat
 from learngene_zoo.families.spec import Segment as Segment
 from learngene_zoo.families.spec import Spec as Spec
-from learngene_zoo.families.spec import TextSpec as TextSpec
-from learngene_zoo.families.spec import require_pictures as require_pictures
 from learngene_zoo.families.surgery import Along as Along
 from learngene_zoo.families.surgery import list_axes as list_axes
 from learngene_zoo.families.surgery import list_dimensions as list_dimensions
@@ -59,6 +58,7 @@ from learngene_zoo.families.tensors import select_tensors as select_tensors
 from learngene_zoo.families.tensors import take_blocks as take_blocks
 from learngene_zoo.families.text_format import TextFormat as TextFormat
 from learngene_zoo.families.text_format import Tokens as Tokens
+from learngene_zoo.families.text_spec import TextSpec as TextSpec
 from learngene_zoo.families.transformers_config import read_text_format as read_text_format
 from learngene_zoo.families.vit.spec import ViTSpec as ViTSpec
 from learngene_zoo.hub.client import Repository as Repository

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from learngene_zoo.families.spec import InputFormat
+from learngene_zoo.families.picture_format import InputFormat
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.tasks.loader import Loader
 from timings.case import Case, Row, run_part

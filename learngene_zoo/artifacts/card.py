@@ -32,7 +32,8 @@ from learngene_zoo.artifacts.worth import (
 )
 from learngene_zoo.errors import BadFile
 from learngene_zoo.families.family import count_cost
-from learngene_zoo.families.spec import Spec, TextSpec
+from learngene_zoo.families.spec import Spec
+from learngene_zoo.families.text_spec import TextSpec
 from learngene_zoo.settings import from_json, to_json
 from learngene_zoo.text import escape_controls, make_printable, render_markdown
 

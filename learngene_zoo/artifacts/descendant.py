@@ -28,16 +28,15 @@ from learngene_zoo.atomic import new_folder
 from learngene_zoo.errors import BadFile, WrongCall, refuse_unknown
 from learngene_zoo.families import tensors
 from learngene_zoo.families.family import Convention, Cost, count_cost, get_table
-from learngene_zoo.families.spec import (
+from learngene_zoo.families.picture_format import (
     USUAL_VIEW,
     Fit,
     InputFormat,
-    Spec,
-    TextSpec,
     View,
     fit_view,
-    require_pictures,
 )
+from learngene_zoo.families.picture_spec import require_pictures
+from learngene_zoo.families.spec import Spec
 from learngene_zoo.families.tensors import (
     Model,
     Scheme,
@@ -47,6 +46,7 @@ from learngene_zoo.families.tensors import (
     get_shapes,
     initialise,
 )
+from learngene_zoo.families.text_spec import TextSpec
 from learngene_zoo.families.timm_config import (
     check_agreement,
     check_keys,

@@ -22,7 +22,7 @@ from learngene_zoo.artifacts.records import (
 )
 from learngene_zoo.atomic import new_folder
 from learngene_zoo.errors import BadFile, WrongCall
-from learngene_zoo.families.spec import TextSpec
+from learngene_zoo.families.text_spec import TextSpec
 from learngene_zoo.families.transformers_config import (
     check_tokenizer,
     read_tokenizer_files,

@@ -12,7 +12,12 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 from learngene_zoo.errors import BadFile, WrongCall
-from learngene_zoo.families.spec import LIMITS, MIN_STD, USUAL_VIEW, Spec, View
+from learngene_zoo.families.picture_format import (
+    MIN_STD,
+    USUAL_VIEW,
+    View,
+)
+from learngene_zoo.families.spec import LIMITS, Spec
 from learngene_zoo.settings import (
     FLAT,
     OMIT_DEFAULT,

@@ -27,7 +27,8 @@ from learngene_zoo.artifacts.records import (
     parse_reference,
 )
 from learngene_zoo.errors import BadFile, WrongCall, find_nearest, refuse_unknown
-from learngene_zoo.families.spec import LIMITS, PictureSpec
+from learngene_zoo.families.picture_spec import PictureSpec
+from learngene_zoo.families.spec import LIMITS
 from learngene_zoo.hub.client import SCHEME, find_cached_repository, parse_hub_reference
 from learngene_zoo.runs.folder import is_unfinished
 from learngene_zoo.storage import (

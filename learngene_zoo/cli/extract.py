@@ -25,7 +25,8 @@ from learngene_zoo.cli.options import (
 )
 from learngene_zoo.cli.process.messages import print_note
 from learngene_zoo.cli.sections import SettingsCommand
-from learngene_zoo.families.spec import LIMITS, Pool
+from learngene_zoo.families.picture_spec import Pool
+from learngene_zoo.families.spec import LIMITS
 from learngene_zoo.method.checks import list_members
 from learngene_zoo.method.contract import PAPER, Extractor, Method
 from learngene_zoo.method.sizes import Target

@@ -41,7 +41,7 @@ from learngene_zoo.cli.train import (
     print_training_warning,
 )
 from learngene_zoo.families.family import count_cost
-from learngene_zoo.families.spec import TextSpec
+from learngene_zoo.families.text_spec import TextSpec
 from learngene_zoo.lifecycle.shrinking.request import ShrinkConfig
 from learngene_zoo.method.sizes import Budget
 from learngene_zoo.runs.run import is_first

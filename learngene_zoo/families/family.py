@@ -36,7 +36,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from learngene_zoo.errors import Unavailable
-from learngene_zoo.families.spec import FAMILIES, Spec, import_package
+from learngene_zoo.families.spec import (
+    FAMILIES,
+    Spec,
+    import_package,
+)
 from learngene_zoo.settings import Json
 from learngene_zoo.storage import StateDict
 

@@ -21,8 +21,11 @@ from torch.overrides import TorchFunctionMode
 
 from learngene_zoo.errors import BadFile, Unavailable, WrongCall, WrongTensor
 from learngene_zoo.families.family import ParameterSpec, Table, get_family, get_table, load_host
-from learngene_zoo.families.spec import InputFormat, PictureSpec, Spec, TextSpec, require_pictures
+from learngene_zoo.families.picture_format import InputFormat
+from learngene_zoo.families.picture_spec import PictureSpec, require_pictures
+from learngene_zoo.families.spec import Spec
 from learngene_zoo.families.text_format import TextFormat, Tokens
+from learngene_zoo.families.text_spec import TextSpec
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.storage import StateDict, Tensors
 from learngene_zoo.text import format_count

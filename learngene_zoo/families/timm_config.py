@@ -16,7 +16,13 @@ from typing import Any
 from learngene_zoo.errors import BadFile, WrongCall, refuse_unknown
 from learngene_zoo.errors import find_nearest as find_nearest
 from learngene_zoo.families.family import Family, get_family, get_table, iterate_families, load_host
-from learngene_zoo.families.spec import MIN_STD, USUAL_VIEW, Spec, View, require_pictures
+from learngene_zoo.families.picture_format import (
+    MIN_STD,
+    USUAL_VIEW,
+    View,
+)
+from learngene_zoo.families.picture_spec import require_pictures
+from learngene_zoo.families.spec import Spec
 from learngene_zoo.families.transformers_config import describe_other_head
 from learngene_zoo.settings import Json, from_json, to_json
 from learngene_zoo.text import check_name

@@ -21,8 +21,9 @@ from learngene_zoo.families.family import (
     get_family,
     iterate_families,
 )
-from learngene_zoo.families.spec import Spec, TextSpec
+from learngene_zoo.families.spec import Spec
 from learngene_zoo.families.text_format import TextFormat, find_pad, make_text_format
+from learngene_zoo.families.text_spec import TextSpec
 from learngene_zoo.settings import Json, from_json, to_json
 from learngene_zoo.storage import MAX_JSON_BYTES, TOKENIZER, TOKENIZER_CONFIG, TOKENIZER_FILES
 from learngene_zoo.text import check_name

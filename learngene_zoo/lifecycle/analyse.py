@@ -36,7 +36,7 @@ from learngene_zoo.tasks.task import check_inputs
 if TYPE_CHECKING:
     from learngene_zoo.artifacts.descendant import Descendant
     from learngene_zoo.artifacts.learngene import Learngene
-    from learngene_zoo.families.spec import Fit
+    from learngene_zoo.families.picture_format import Fit
     from learngene_zoo.lifecycle.comparison import Comparison
     from learngene_zoo.lifecycle.recommendation import RankedDescendant
     from learngene_zoo.pretrained.ancestry import Ancestry

@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from learngene_zoo.artifacts.descendant import Descendant
 from learngene_zoo.families.forward import compute_logits
-from learngene_zoo.families.spec import InputFormat
+from learngene_zoo.families.picture_format import InputFormat
 from learngene_zoo.families.tensors import make_example_inputs
 from learngene_zoo.families.text_format import TextFormat
 from learngene_zoo.intervals import Gain, compute_paired_gain

@@ -13,7 +13,7 @@ from learngene_zoo.artifacts.records import FORMAT, AncestryRecord, read_provena
 from learngene_zoo.artifacts.shelf import find
 from learngene_zoo.atomic import claim, new_folder
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.families.spec import TextSpec
+from learngene_zoo.families.text_spec import TextSpec
 from learngene_zoo.families.transformers_config import OTHER_HEAD
 from learngene_zoo.lifecycle.opening import make_run
 from learngene_zoo.pretrained import from_open_clip

@@ -21,7 +21,7 @@ from learngene_zoo.artifacts.records import (
 )
 from learngene_zoo.atomic import check_apart, claim, digest_of
 from learngene_zoo.errors import refuse_unknown
-from learngene_zoo.families.spec import TextSpec
+from learngene_zoo.families.text_spec import TextSpec
 from learngene_zoo.method.checks import (
     check_axes,
     check_built,

@@ -13,7 +13,9 @@ import torch
 from torch.nn import functional
 
 from learngene_zoo.errors import TrainingFailed, WrongCall
-from learngene_zoo.families.spec import InputFormat, Spec, require_pictures
+from learngene_zoo.families.picture_format import InputFormat
+from learngene_zoo.families.picture_spec import require_pictures
+from learngene_zoo.families.spec import Spec
 from learngene_zoo.runs.progress import report_activity
 from learngene_zoo.runs.run import Run, open_device
 from learngene_zoo.tasks.loader import sample_images

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from learngene_zoo.artifacts.records import list_versions
 from learngene_zoo.errors import WrongCall, refuse_unknown
 from learngene_zoo.families.family import Family, iterate_families, load_family, load_host
-from learngene_zoo.families.spec import TextSpec
+from learngene_zoo.families.text_spec import TextSpec
 from learngene_zoo.lifecycle.models import TRAIN
 from learngene_zoo.lifecycle.opening import make_run
 from learngene_zoo.runs.folder import check_start, produce

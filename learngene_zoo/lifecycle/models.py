@@ -17,7 +17,8 @@ from learngene_zoo.artifacts.records import (
 )
 from learngene_zoo.atomic import check_file
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.families.spec import Spec, require_pictures
+from learngene_zoo.families.picture_spec import require_pictures
+from learngene_zoo.families.spec import Spec
 from learngene_zoo.families.text_format import TextFormat
 from learngene_zoo.lifecycle.opening import (
     make_run,

@@ -17,7 +17,7 @@ from learngene_zoo.text import count_noun
 
 if TYPE_CHECKING:
     from learngene_zoo.artifacts.descendant import Descendant
-    from learngene_zoo.families.spec import Fit
+    from learngene_zoo.families.picture_format import Fit
     from learngene_zoo.pretrained.timm_model import TimmModel
     from learngene_zoo.tasks.task import Task
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from learngene_zoo.errors import TrainingWarning
-from learngene_zoo.families.spec import TextSpec
+from learngene_zoo.families.text_spec import TextSpec
 from learngene_zoo.runs.run import is_first
 from learngene_zoo.text import count_noun
 

@@ -11,7 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from learngene_zoo.artifacts.records import parse_task
 from learngene_zoo.errors import WrongCall, refuse_unknown
 from learngene_zoo.families.family import Convention, Cost, count_cost
-from learngene_zoo.families.spec import LIMITS, TIMM_NAMES, Spec
+from learngene_zoo.families.spec import (
+    LIMITS,
+    TIMM_NAMES,
+    Spec,
+)
 from learngene_zoo.settings import (
     Bounds,
     Json,

@@ -16,7 +16,10 @@ from learngene_zoo.artifacts.records import AncestryRecord, LearngeneConfig
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families import timm_config
 from learngene_zoo.families.family import get_family, get_table, load_host
-from learngene_zoo.families.spec import USUAL_VIEW, InputFormat, Spec, TextSpec, require_pictures
+from learngene_zoo.families.picture_format import USUAL_VIEW, InputFormat
+from learngene_zoo.families.picture_spec import require_pictures
+from learngene_zoo.families.spec import Spec
+from learngene_zoo.families.text_spec import TextSpec
 from learngene_zoo.families.transformers_config import (
     check_tokenizer,
     fingerprint_tokenizer,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from zipfile import BadZipFile, ZipFile
 
 from learngene_zoo.errors import BadFile, Unavailable, WrongCall, ZooError
-from learngene_zoo.families.spec import InputFormat
+from learngene_zoo.families.picture_format import InputFormat
 from learngene_zoo.families.timm_config import read_image_settings, read_normalisation, read_view
 from learngene_zoo.pretrained.timm_model import TimmModel, open_model
 from learngene_zoo.settings import Json

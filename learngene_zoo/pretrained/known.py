@@ -80,7 +80,7 @@ def _describe_card(name: str, config: dict[str, Json], where: str) -> KnownAnces
     # Not by `read_ancestry_spec`: its imports take longer than everything else here.
     from learngene_zoo.families import timm_config, transformers_config
     from learngene_zoo.families.family import count_cost
-    from learngene_zoo.families.spec import PictureSpec
+    from learngene_zoo.families.picture_spec import PictureSpec
 
     of_texts = "model_type" in config
     record: Any = config.get("learngene" if of_texts else "pretrained_cfg")

@@ -20,7 +20,11 @@ from learngene_zoo.artifacts.records import FORMAT, check_format, check_model, r
 from learngene_zoo.artifacts.shelf import find_model
 from learngene_zoo.atomic import new_folder
 from learngene_zoo.errors import BadFile, WrongCall, refuse_unknown
-from learngene_zoo.families.spec import Fit, InputFormat, fit_view
+from learngene_zoo.families.picture_format import (
+    Fit,
+    InputFormat,
+    fit_view,
+)
 from learngene_zoo.families.timm_config import (
     read_image_settings,
     read_normalisation,

@@ -25,7 +25,7 @@ from learngene_zoo.artifacts.card import (
 from learngene_zoo.artifacts.learngene import Learngene, load_learngene
 from learngene_zoo.artifacts.records import LOCAL_SCHEMES, LearngeneConfig
 from learngene_zoo.errors import Refused, WrongCall
-from learngene_zoo.families.spec import TextSpec
+from learngene_zoo.families.text_spec import TextSpec
 from learngene_zoo.hub.client import Repository, parse_repository
 from learngene_zoo.hub.manifest import (
     EXTRAS,

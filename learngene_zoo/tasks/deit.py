@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from learngene_zoo.families.spec import InputFormat
+from learngene_zoo.families.picture_format import InputFormat
 from learngene_zoo.seeds import derive_seed, draw_bits
 
 RANDAUGMENT = "rand-m9-mstd0.5-inc1"

@@ -20,7 +20,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from learngene_zoo.errors import BadData, WrongCall, ZooError, refuse_unknown
-from learngene_zoo.families.spec import InputFormat
+from learngene_zoo.families.picture_format import InputFormat
 from learngene_zoo.families.text_format import TextFormat, Tokens
 from learngene_zoo.runs.progress import print_note
 from learngene_zoo.runs.run import Run, get_world_size, join, rank

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from learngene_zoo.artifacts.records import TargetTask, TaskRecord
 from learngene_zoo.errors import BadData, Unavailable, WrongCall, refuse_unknown
-from learngene_zoo.families.spec import InputFormat
+from learngene_zoo.families.picture_format import InputFormat
 from learngene_zoo.families.text_format import TextFormat
 from learngene_zoo.settings import Json, to_json
 from learngene_zoo.text import MAX_NAME_LENGTH, is_text

@@ -26,7 +26,12 @@ import torch
 from torch.nn import functional
 
 from learngene_zoo.errors import BadData, WrongCall
-from learngene_zoo.families.spec import USUAL_VIEW, InputFormat, Interpolation, View
+from learngene_zoo.families.picture_format import (
+    USUAL_VIEW,
+    InputFormat,
+    Interpolation,
+    View,
+)
 from learngene_zoo.seeds import derive_seed, draw_uniform
 from learngene_zoo.tasks import deit
 from learngene_zoo.tasks.task import IGNORED, Attribute, Samples, Task

@@ -18,8 +18,8 @@ from learngene_zoo.artifacts.records import LearngeneConfig
 from learngene_zoo.errors import BadPlugin, WrongCall
 from learngene_zoo.families.family import get_family, load_host
 from learngene_zoo.families.forward import compute_logits
-from learngene_zoo.families.spec import TextSpec
 from learngene_zoo.families.tensors import make_example_inputs
+from learngene_zoo.families.text_spec import TextSpec
 from learngene_zoo.method.contract import Method
 from learngene_zoo.method.sizes import AXES, Member, Target
 from learngene_zoo.runs.run import Run

@@ -14,8 +14,9 @@ import torch
 from learngene_zoo.artifacts.records import AncestryRecord, LearngeneConfig
 from learngene_zoo.errors import MethodFailed
 from learngene_zoo.families.family import load_family
-from learngene_zoo.families.spec import DEFAULT_FAMILY, Spec, TextSpec
+from learngene_zoo.families.spec import DEFAULT_FAMILY, Spec
 from learngene_zoo.families.tensors import initialise
+from learngene_zoo.families.text_spec import TextSpec
 from learngene_zoo.families.transformers_config import fingerprint_tokenizer
 from learngene_zoo.method.contract import Method
 from learngene_zoo.method.sizes import Member

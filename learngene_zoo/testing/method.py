@@ -11,7 +11,8 @@ from learngene_zoo.cli import expand, extract, main, plan
 from learngene_zoo.cli.sections import SettingOption, TrainingOption
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.family import load_family
-from learngene_zoo.families.spec import Spec, TextSpec
+from learngene_zoo.families.spec import Spec
+from learngene_zoo.families.text_spec import TextSpec
 from learngene_zoo.method.contract import Extractor, Method
 from learngene_zoo.pretrained.ancestry import Ancestry
 from learngene_zoo.settings import from_json, list_settings, to_json

@@ -31,8 +31,9 @@ from learngene_zoo.families.forward import (
     observe_output,
     observe_stream,
 )
-from learngene_zoo.families.spec import TextSpec, require_pictures
+from learngene_zoo.families.picture_spec import require_pictures
 from learngene_zoo.families.text_format import TextFormat, Tokens
+from learngene_zoo.families.text_spec import TextSpec
 from learngene_zoo.pretrained.timm_model import open_model
 from learngene_zoo.runs.cache import compute_once
 from learngene_zoo.runs.run import Run, open_device
@@ -46,7 +47,8 @@ from learngene_zoo.training.objectives import count_terms
 from learngene_zoo.training.tuning import tune
 
 if TYPE_CHECKING:
-    from learngene_zoo.families.spec import InputFormat, Spec
+    from learngene_zoo.families.picture_format import InputFormat
+    from learngene_zoo.families.spec import Spec
     from learngene_zoo.families.tensors import Model
     from learngene_zoo.pretrained.ancestry import Ancestry
     from learngene_zoo.pretrained.timm_model import TimmModel

@@ -17,7 +17,7 @@ from torch import nn
 
 from learngene_zoo.errors import BadData, TrainingFailed, WrongCall
 from learngene_zoo.families.forward import compute_logits
-from learngene_zoo.families.spec import InputFormat
+from learngene_zoo.families.picture_format import InputFormat
 from learngene_zoo.families.text_format import TextFormat
 from learngene_zoo.runs.progress import report_activity
 from learngene_zoo.runs.run import Run, gather_values, join, open_device

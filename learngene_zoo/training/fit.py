@@ -26,7 +26,7 @@ from learngene_zoo.training.loop import Step, train
 from learngene_zoo.training.objectives import CLASS_LOSS, load_training_images, make_objective
 
 if TYPE_CHECKING:
-    from learngene_zoo.families.spec import InputFormat
+    from learngene_zoo.families.picture_format import InputFormat
     from learngene_zoo.families.text_format import TextFormat
 
 M = TypeVar("M", bound=Descendant | TimmModel)

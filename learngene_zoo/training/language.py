@@ -26,8 +26,8 @@ from torch.nn import functional
 from learngene_zoo.errors import BadData, Unavailable, WrongCall
 from learngene_zoo.families.family import get_table
 from learngene_zoo.families.forward import compute_tokens
-from learngene_zoo.families.spec import TextSpec
 from learngene_zoo.families.text_format import TEXT_EXTRA, TextFormat, Tokens
+from learngene_zoo.families.text_spec import TextSpec
 from learngene_zoo.runs.run import Run, get_world_size, open_device, rank
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.tasks.loader import Batch

@@ -23,7 +23,7 @@ from torch.nn import functional
 
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.forward import compute_logits, compute_pooled, get_classifier
-from learngene_zoo.families.spec import InputFormat
+from learngene_zoo.families.picture_format import InputFormat
 from learngene_zoo.families.text_format import TextFormat
 from learngene_zoo.intervals import compute_interval
 from learngene_zoo.runs.run import Run

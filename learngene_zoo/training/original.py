@@ -19,7 +19,7 @@ from torch import nn
 from torch.nn import functional
 
 from learngene_zoo.errors import BadData, WrongCall
-from learngene_zoo.families.spec import InputFormat
+from learngene_zoo.families.picture_format import InputFormat
 from learngene_zoo.runs.progress import report_activity
 from learngene_zoo.runs.run import Run, gather_values, get_world_size, join, open_device, rank
 from learngene_zoo.tasks.loader import WorkerLoader

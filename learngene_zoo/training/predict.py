@@ -13,7 +13,7 @@ import torch
 from learngene_zoo.artifacts.descendant import Descendant
 from learngene_zoo.errors import BadData, WrongCall
 from learngene_zoo.families.forward import compute_logits
-from learngene_zoo.families.spec import InputFormat
+from learngene_zoo.families.picture_format import InputFormat
 from learngene_zoo.families.text_format import TextFormat
 from learngene_zoo.pretrained.exported import ExportedModel
 from learngene_zoo.pretrained.timm_model import TimmModel

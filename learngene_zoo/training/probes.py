@@ -22,7 +22,7 @@ import torch
 
 from learngene_zoo.errors import BadData, TrainingFailed, WrongCall
 from learngene_zoo.families.forward import compute_pooled
-from learngene_zoo.families.spec import InputFormat
+from learngene_zoo.families.picture_format import InputFormat
 from learngene_zoo.families.text_format import TextFormat
 from learngene_zoo.intervals import compute_pooled_interval
 from learngene_zoo.runs.progress import report_activity

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.family import count_cost
-from learngene_zoo.families.spec import Spec, TextSpec
+from learngene_zoo.families.spec import Spec
+from learngene_zoo.families.text_spec import TextSpec
 
 if TYPE_CHECKING:
     from torch import nn

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from learngene_zoo.families.spec import InputFormat
+from learngene_zoo.families.picture_format import InputFormat
 from learngene_zoo.tasks.loader import Batches, Loader
 from learngene_zoo.tasks.task import Task
 

@@ -15,7 +15,7 @@ from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import Descendant, assemble
 from learngene_zoo.cli.main import main
 from learngene_zoo.errors import TrainingWarning, WrongCall
-from learngene_zoo.families.spec import InputFormat
+from learngene_zoo.families.picture_format import InputFormat
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.lifecycle import comparison
 from learngene_zoo.lifecycle.comparison import compare, compute_mcnemar, count_cost

@@ -27,7 +27,8 @@ from learngene_zoo.families.family import (
     make_norm_rows,
     make_row,
 )
-from learngene_zoo.families.spec import PictureSpec, Spec
+from learngene_zoo.families.picture_spec import PictureSpec
+from learngene_zoo.families.spec import Spec
 from learngene_zoo.families.surgery import map_axes
 from learngene_zoo.families.tensors import (
     build_model,

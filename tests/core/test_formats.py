@@ -21,7 +21,7 @@ import learngene_zoo as lg
 from learngene_zoo.artifacts.descendant import Descendant, assemble
 from learngene_zoo.errors import BadFile, TrainingFailed
 from learngene_zoo.families.eva.spec import EvaSpec
-from learngene_zoo.families.spec import View
+from learngene_zoo.families.picture_format import View
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.lifecycle import Conversion
 from learngene_zoo.pretrained.ancestry import open_ancestry

@@ -16,7 +16,8 @@ import learngene_zoo as lg
 from learngene_zoo.artifacts.descendant import Descendant, assemble
 from learngene_zoo.errors import Exists, WrongCall
 from learngene_zoo.families.eva.spec import EvaSpec
-from learngene_zoo.families.spec import Segment, View
+from learngene_zoo.families.picture_format import View
+from learngene_zoo.families.spec import Segment
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.lifecycle.interface import check_interface
 from learngene_zoo.pretrained.ancestry import open_ancestry

@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import save_file
 
 from learngene_zoo.errors import BadFile, WrongCall
-from learngene_zoo.families.spec import View
+from learngene_zoo.families.picture_format import View
 from learngene_zoo.pretrained import from_open_clip as open_clip
 from learngene_zoo.pretrained.ancestry import open_ancestry, read_ancestry_spec
 

@@ -22,7 +22,7 @@ from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import Descendant, assemble
 from learngene_zoo.cli.main import main
 from learngene_zoo.errors import FIELDS_OF_RUN, WrongCall
-from learngene_zoo.families.spec import View
+from learngene_zoo.families.picture_format import View
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.runs import progress
 from learngene_zoo.runs.run import Run

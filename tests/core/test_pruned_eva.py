@@ -18,7 +18,8 @@ from learngene_zoo.families.eva import host
 from learngene_zoo.families.eva.names import ARCHITECTURES, convert_config
 from learngene_zoo.families.eva.spec import EvaSpec
 from learngene_zoo.families.family import count_cost
-from learngene_zoo.families.spec import PictureSpec, Segment
+from learngene_zoo.families.picture_spec import PictureSpec
+from learngene_zoo.families.spec import Segment
 from learngene_zoo.families.surgery import map_axes
 from learngene_zoo.families.tensors import build_model, get_shapes, get_state_dict, initialise
 from learngene_zoo.families.vit.host import read_spec

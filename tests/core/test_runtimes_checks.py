@@ -10,7 +10,7 @@ from torch import nn
 
 from learngene_zoo.artifacts.descendant import assemble
 from learngene_zoo.errors import TrainingFailed
-from learngene_zoo.families.spec import View
+from learngene_zoo.families.picture_format import View
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.lifecycle import runtimes
 

@@ -15,7 +15,7 @@ from torch import nn
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import assemble
 from learngene_zoo.errors import BadData, TrainingFailed, WrongCall
-from learngene_zoo.families.spec import InputFormat, View
+from learngene_zoo.families.picture_format import InputFormat, View
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.tasks.task import Samples

@@ -14,7 +14,7 @@ import torch
 
 from learngene_zoo.artifacts.descendant import Descendant
 from learngene_zoo.families.family import load_family
-from learngene_zoo.families.spec import PictureSpec
+from learngene_zoo.families.picture_spec import PictureSpec
 from learngene_zoo.families.tensors import initialise
 from learngene_zoo.runs.run import Run
 from learngene_zoo.testing import make_tiny_task

@@ -13,7 +13,8 @@ from torch.nn import functional
 
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families import tensors
-from learngene_zoo.families.spec import MAX_SEGMENTS, Segment
+from learngene_zoo.families.picture_spec import MAX_SEGMENTS
+from learngene_zoo.families.spec import Segment
 from learngene_zoo.families.surgery import map_axes
 from learngene_zoo.families.tensors import (
     build_empty,

@@ -18,7 +18,7 @@ from streaming_toy import encode, shards
 
 from learngene_zoo.cli.main import main
 from learngene_zoo.errors import BadData, WrongCall
-from learngene_zoo.families.spec import InputFormat
+from learngene_zoo.families.picture_format import InputFormat
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks import check

@@ -17,7 +17,7 @@ from timm.data import create_transform
 from timm.models import create_model
 
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.families.spec import InputFormat, View
+from learngene_zoo.families.picture_format import InputFormat, View
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks.catalogue import open_task

@@ -12,7 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
-from learngene_zoo.families.spec import InputFormat, View
+from learngene_zoo.families.picture_format import InputFormat, View
 from learngene_zoo.tasks import transforms
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.tasks.loader import Loader

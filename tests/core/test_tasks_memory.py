@@ -12,13 +12,13 @@ import pytest
 import torch
 from PIL import Image
 
-from learngene_zoo.families.spec import View
+from learngene_zoo.families.picture_format import View
 from learngene_zoo.tasks import transforms
 from learngene_zoo.tasks.transforms import compute_resized_shape, fit_images, fit_masks
 
 MEASURE = """
 import resource, sys, torch
-from learngene_zoo.families.spec import InputFormat
+from learngene_zoo.families.picture_format import InputFormat
 from learngene_zoo.errors import BadData
 from learngene_zoo.tasks.images import decode_image, decode_mask
 from learngene_zoo.tasks.transforms import augment_images, fit_images, fit_masks

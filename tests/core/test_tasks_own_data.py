@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 
 from learngene_zoo.errors import BadData, Unavailable, WrongCall
-from learngene_zoo.families.spec import InputFormat
+from learngene_zoo.families.picture_format import InputFormat
 from learngene_zoo.runs.progress import print_activities
 from learngene_zoo.tasks import hub_data
 from learngene_zoo.tasks.catalogue import open_task

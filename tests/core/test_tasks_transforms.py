@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from learngene_zoo.errors import BadData
-from learngene_zoo.families.spec import InputFormat
+from learngene_zoo.families.picture_format import InputFormat
 from learngene_zoo.tasks.task import IGNORED, Samples
 from learngene_zoo.tasks.transforms import (
     check_samples,

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from learngene_zoo.errors import BadData, WrongCall, ZooError
-from learngene_zoo.families.spec import InputFormat
+from learngene_zoo.families.picture_format import InputFormat
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.tasks.loader import Loader
 from learngene_zoo.tasks.task import Task, stamp_task

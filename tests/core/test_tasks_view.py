@@ -19,7 +19,11 @@ from timm.data import create_transform, resolve_model_data_config
 import learngene_zoo as lg
 from learngene_zoo.artifacts.descendant import assemble, load_descendant
 from learngene_zoo.errors import BadFile, WrongCall
-from learngene_zoo.families.spec import USUAL_VIEW, InputFormat, View
+from learngene_zoo.families.picture_format import (
+    USUAL_VIEW,
+    InputFormat,
+    View,
+)
 from learngene_zoo.families.tensors import initialise
 from learngene_zoo.families.timm_config import write_timm_config
 from learngene_zoo.families.vit.spec import ViTSpec

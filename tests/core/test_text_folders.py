@@ -19,8 +19,8 @@ from learngene_zoo.artifacts.learngene import load_learngene
 from learngene_zoo.artifacts.shelf import read_kind
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.forward import compute_logits, compute_tokens
-from learngene_zoo.families.spec import TextSpec
 from learngene_zoo.families.tensors import initialise
+from learngene_zoo.families.text_spec import TextSpec
 from learngene_zoo.lifecycle.analyse import assemble_ancestry
 from learngene_zoo.method.sizes import Target
 from learngene_zoo.pretrained.ancestry import open_ancestry, read_ancestry_spec

@@ -30,10 +30,11 @@ from learngene_zoo.families.forward import (
     get_classifier,
 )
 from learngene_zoo.families.gpt2 import names as gpt2_names
-from learngene_zoo.families.spec import FAMILIES, TextSpec
+from learngene_zoo.families.spec import FAMILIES
 from learngene_zoo.families.surgery import map_axes
 from learngene_zoo.families.tensors import build_model, get_shapes, get_state_dict, initialise
 from learngene_zoo.families.text_format import Tokens
+from learngene_zoo.families.text_spec import TextSpec
 from learngene_zoo.pretrained.ancestry import open_ancestry
 from learngene_zoo.settings import from_json, to_json
 from learngene_zoo.tasks.texts.encoding import Encoder

@@ -13,7 +13,7 @@ import torch
 from torch.nn import functional
 
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.families.spec import InputFormat
+from learngene_zoo.families.picture_format import InputFormat
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks.loader import Batch, Loader

@@ -29,7 +29,7 @@ from learngene_zoo.cli import expand as cli_expand
 from learngene_zoo.cli import listing
 from learngene_zoo.cli.main import main
 from learngene_zoo.errors import BadData, BadFile, Unavailable, WrongCall
-from learngene_zoo.families.spec import InputFormat
+from learngene_zoo.families.picture_format import InputFormat
 from learngene_zoo.families.timm_config import read_spec
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.method.contract import Work

@@ -8,7 +8,7 @@ import torch
 
 from learngene_zoo.families.bert.spec import BertSpec
 from learngene_zoo.families.gpt2.spec import Gpt2Spec
-from learngene_zoo.families.spec import TextSpec
+from learngene_zoo.families.text_spec import TextSpec
 
 GPT2 = Gpt2Spec(
     layers=3,

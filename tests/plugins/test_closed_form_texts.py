@@ -12,8 +12,8 @@ import learngene_zoo as lg
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.family import load_family
 from learngene_zoo.families.forward import compute_hidden, compute_logits, compute_tokens
-from learngene_zoo.families.spec import TextSpec
 from learngene_zoo.families.tensors import build_model, fill_missing_tensors, remove_head
+from learngene_zoo.families.text_spec import TextSpec
 from learngene_zoo.pretrained.ancestry import Ancestry
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks import catalogue

@@ -15,9 +15,9 @@ from torch import nn
 import learngene_zoo as lg
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.forward import compute_logits, embed_tokens, get_blocks
-from learngene_zoo.families.spec import TextSpec
 from learngene_zoo.families.tensors import build_model, initialise
 from learngene_zoo.families.text_format import Tokens
+from learngene_zoo.families.text_spec import TextSpec
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
 from learngene_zoo.testing import make_tiny_ancestry

@@ -12,7 +12,7 @@ from pruning_toy import SETTINGS, SPEC, sample_toy_pictures
 import learngene_zoo as lg
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.family import load_family
-from learngene_zoo.families.spec import PictureSpec
+from learngene_zoo.families.picture_spec import PictureSpec
 from learngene_zoo.families.tensors import build_model, initialise
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.runs.run import Run

@@ -15,8 +15,8 @@ from learngene_zoo.artifacts.descendant import load_descendant
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.family import get_family, get_table, load_family, load_host
 from learngene_zoo.families.forward import compute_pooled, compute_tokens
-from learngene_zoo.families.spec import TextSpec
 from learngene_zoo.families.tensors import build_model
+from learngene_zoo.families.text_spec import TextSpec
 from learngene_zoo.pretrained.ancestry import Ancestry
 from learngene_zoo.runs.run import Run
 from learngene_zoo.storage import StateDict

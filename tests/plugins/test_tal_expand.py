@@ -17,7 +17,7 @@ from learngene_zoo import lifecycle, torch_hub
 from learngene_zoo.artifacts.descendant import Descendant, assemble
 from learngene_zoo.artifacts.learngene import Learngene, load_learngene
 from learngene_zoo.errors import BadFile, WrongCall
-from learngene_zoo.families.spec import InputFormat
+from learngene_zoo.families.picture_format import InputFormat
 from learngene_zoo.lifecycle import expansion
 from learngene_zoo.method.sizes import Target
 from learngene_zoo.pretrained.ancestry import open_ancestry

@@ -12,8 +12,8 @@ import torch
 import learngene_zoo as lg
 from learngene_zoo.families.family import get_table, load_family
 from learngene_zoo.families.forward import compute_logits, compute_pooled, compute_tokens
-from learngene_zoo.families.spec import TextSpec
 from learngene_zoo.families.tensors import build_model
+from learngene_zoo.families.text_spec import TextSpec
 from learngene_zoo.pretrained.ancestry import Ancestry
 from learngene_zoo.runs.run import Run
 from learngene_zoo.testing import make_tiny_ancestry

@@ -14,7 +14,7 @@ from learngene_zoo.bench.grid.cell import Arm, Cell, HeadStart, Size, is_plain, 
 from learngene_zoo.bench.grid.search import Augment
 from learngene_zoo.bench.results import condition
 from learngene_zoo.errors import WrongCall, ZooError, refuse_unknown
-from learngene_zoo.families.spec import TextSpec
+from learngene_zoo.families.text_spec import TextSpec
 from learngene_zoo.method.installed import METHODS
 from learngene_zoo.method.sizes import Member, Target
 from learngene_zoo.pretrained.ancestry import read_ancestry_spec

@@ -9,7 +9,8 @@ from typing import Any
 from learngene_zoo.bench.grid.cell import Arm, Cell
 from learngene_zoo.bench.grid.search import Augment, Choice, Space, Trial
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.families.spec import Spec, TextSpec
+from learngene_zoo.families.spec import Spec
+from learngene_zoo.families.text_spec import TextSpec
 from learngene_zoo.lifecycle.rates import choose_rate
 from learngene_zoo.method.installed import METHODS
 from learngene_zoo.method.rates import FULL_RATE, INHERITED_DECAY, INHERITED_LR, TEXT_LR, scale_rate

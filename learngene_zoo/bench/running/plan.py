@@ -15,7 +15,9 @@ from learngene_zoo.bench.grid.tuning import GridTuning
 from learngene_zoo.bench.results.rows import RESULTS, read_rows
 from learngene_zoo.bench.running.extraction import estimate_works, is_finished
 from learngene_zoo.families.family import count_cost
-from learngene_zoo.families.spec import PictureSpec, Spec, TextSpec
+from learngene_zoo.families.picture_spec import PictureSpec
+from learngene_zoo.families.spec import Spec
+from learngene_zoo.families.text_spec import TextSpec
 from learngene_zoo.method.installed import METHODS
 from learngene_zoo.pretrained.ancestry import open_ancestry, read_ancestry_spec
 from learngene_zoo.runs.run import Run

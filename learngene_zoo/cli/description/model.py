@@ -11,7 +11,8 @@ from learngene_zoo.cli.job import Row
 from learngene_zoo.cli.plan import format_front
 from learngene_zoo.errors import BadFile
 from learngene_zoo.families.family import Convention, count_cost
-from learngene_zoo.families.spec import Spec, TextSpec
+from learngene_zoo.families.spec import Spec
+from learngene_zoo.families.text_spec import TextSpec
 from learngene_zoo.method.sizes import AXES
 from learngene_zoo.settings import Json
 from learngene_zoo.storage import CONFIG, read_json

@@ -28,7 +28,7 @@ from learngene_zoo.cli.options import (
 )
 from learngene_zoo.cli.sections import SettingsCommand
 from learngene_zoo.errors import BadFile, Exists, WrongCall
-from learngene_zoo.families.spec import Fit
+from learngene_zoo.families.picture_format import Fit
 from learngene_zoo.pretrained.exported import check_exported_file, is_exported_file
 from learngene_zoo.runs.run import is_first
 from learngene_zoo.settings import Json

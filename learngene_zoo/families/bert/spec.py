@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from learngene_zoo.families.spec import TextActivation, TextSpec, check_between
+from learngene_zoo.families.spec import check_between
+from learngene_zoo.families.text_spec import TextActivation, TextSpec
 
 # The features of a text: the mean of its tokens, the first token, or the latter after the pooler's
 # linear layer and tanh.

@@ -11,7 +11,7 @@ from dataclasses import fields
 
 from learngene_zoo.errors import BadFile
 from learngene_zoo.families.eva.spec import TIMM_NAMES, EvaSpec
-from learngene_zoo.families.spec import read_segments, unify_sides
+from learngene_zoo.families.picture_spec import read_segments, unify_sides
 from learngene_zoo.settings import Json
 
 _SIZES = {

@@ -10,13 +10,15 @@ from typing import Any, Literal
 
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families import spec as common
+from learngene_zoo.families.picture_spec import (
+    SegmentedSpec,
+    refuse_untiled,
+    write_segment,
+)
 from learngene_zoo.families.spec import (
     LIMITS,
     Segment,
-    SegmentedSpec,
     check_between,
-    refuse_untiled,
-    write_segment,
 )
 from learngene_zoo.settings import NO_OPTION, OMIT_DEFAULT
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from learngene_zoo.families.spec import TextActivation, TextSpec, check_between
+from learngene_zoo.families.spec import check_between
+from learngene_zoo.families.text_spec import TextActivation, TextSpec
 from learngene_zoo.settings import NO_OPTION, OMIT_DEFAULT
 
 

@@ -31,7 +31,8 @@ from timm.models.vision_transformer import (
 from torch import nn
 
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.families.spec import Pool, Segment, Spec
+from learngene_zoo.families.picture_spec import Pool
+from learngene_zoo.families.spec import Segment, Spec
 from learngene_zoo.families.tensors import build_empty
 from learngene_zoo.families.vit import FAMILY
 from learngene_zoo.families.vit.modules import (

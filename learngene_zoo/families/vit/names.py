@@ -7,7 +7,11 @@ from dataclasses import fields
 
 from learngene_zoo.errors import BadFile
 from learngene_zoo.families import spec as common
-from learngene_zoo.families.spec import read_segments, unify_sides, write_segment
+from learngene_zoo.families.picture_spec import (
+    read_segments,
+    unify_sides,
+    write_segment,
+)
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.settings import Json
 

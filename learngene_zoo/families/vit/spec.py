@@ -22,7 +22,12 @@ from learngene_zoo.families.family import (
     Table,
     make_row,
 )
-from learngene_zoo.families.spec import LIMITS, Pool, Segment, SegmentedSpec, check_between
+from learngene_zoo.families.picture_spec import Pool, SegmentedSpec
+from learngene_zoo.families.spec import (
+    LIMITS,
+    Segment,
+    check_between,
+)
 from learngene_zoo.settings import NO_OPTION, OMIT_DEFAULT
 
 Norm = Literal["layer", "rms"]

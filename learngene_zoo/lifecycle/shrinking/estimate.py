@@ -10,7 +10,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from learngene_zoo.families.family import count_cost
-from learngene_zoo.families.spec import PictureSpec, Spec
+from learngene_zoo.families.picture_spec import PictureSpec
+from learngene_zoo.families.spec import Spec
 from learngene_zoo.lifecycle.rates import FINETUNE
 from learngene_zoo.lifecycle.shrinking.candidates import ShrinkCandidate
 from learngene_zoo.lifecycle.shrinking.request import ShrinkRequest

@@ -11,7 +11,8 @@ from learngene_zoo.artifacts.own_data import name_option
 from learngene_zoo.artifacts.records import is_own_data
 from learngene_zoo.errors import BadData, WrongCall, ZooError, refuse_unknown
 from learngene_zoo.families.family import Cost, count_cost
-from learngene_zoo.families.spec import Spec, TextSpec
+from learngene_zoo.families.spec import Spec
+from learngene_zoo.families.text_spec import TextSpec
 from learngene_zoo.lifecycle.extraction import suggest_check
 from learngene_zoo.lifecycle.finetuning import FinetuneConfig
 from learngene_zoo.lifecycle.latency import describe_bounds, refuse_all, select_fitting

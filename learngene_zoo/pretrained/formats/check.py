@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from learngene_zoo.errors import TrainingFailed
-from learngene_zoo.families.spec import require_pictures
+from learngene_zoo.families.picture_spec import require_pictures
 from learngene_zoo.families.tensors import build_model
 from learngene_zoo.pretrained.formats.layout import DINOV2, Convertible, PackageLayout
 

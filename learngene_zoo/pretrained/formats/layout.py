@@ -13,7 +13,8 @@ from typing import Any
 
 from learngene_zoo.errors import WrongCall, refuse_unknown
 from learngene_zoo.families.family import get_table
-from learngene_zoo.families.spec import InputFormat, Spec
+from learngene_zoo.families.picture_format import InputFormat
+from learngene_zoo.families.spec import Spec
 from learngene_zoo.settings import Json, to_json
 from learngene_zoo.storage import StateDict
 

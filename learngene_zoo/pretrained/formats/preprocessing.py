@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from learngene_zoo.families.spec import InputFormat
+from learngene_zoo.families.picture_format import InputFormat
 from learngene_zoo.settings import Json
 
 # Pillow's numbers.

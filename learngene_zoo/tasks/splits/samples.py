@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from learngene_zoo.families.spec import USUAL_VIEW, InputFormat
+from learngene_zoo.families.picture_format import USUAL_VIEW, InputFormat
 from learngene_zoo.tasks.images import decode_samples
 from learngene_zoo.tasks.task import Sample, Samples, Split
 

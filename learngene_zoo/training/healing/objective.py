@@ -30,8 +30,9 @@ from torch.nn import functional
 
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.forward import compute_logits, pool_words
-from learngene_zoo.families.spec import TextSpec, require_pictures
+from learngene_zoo.families.picture_spec import require_pictures
 from learngene_zoo.families.text_format import Tokens
+from learngene_zoo.families.text_spec import TextSpec
 from learngene_zoo.training.distillation import (
     Features,
     Teacher,
@@ -42,7 +43,8 @@ from learngene_zoo.training.distillation import (
 )
 
 if TYPE_CHECKING:
-    from learngene_zoo.families.spec import InputFormat, Spec
+    from learngene_zoo.families.picture_format import InputFormat
+    from learngene_zoo.families.spec import Spec
     from learngene_zoo.families.tensors import Model
     from learngene_zoo.families.text_format import TextFormat
     from learngene_zoo.tasks.loader import Batch

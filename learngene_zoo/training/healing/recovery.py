@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from learngene_zoo.artifacts.records import list_versions
 from learngene_zoo.families.family import get_table
-from learngene_zoo.families.spec import InputFormat, TextSpec, fit_view
+from learngene_zoo.families.picture_format import InputFormat, fit_view
 from learngene_zoo.families.tensors import get_state_dict
+from learngene_zoo.families.text_spec import TextSpec
 from learngene_zoo.runs.cache import compute_once
 from learngene_zoo.runs.run import Run, open_device
 from learngene_zoo.seeds import derive_seed

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from learngene_zoo.families.spec import InputFormat
+from learngene_zoo.families.picture_format import InputFormat
 from learngene_zoo.families.text_format import TextFormat
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
