@@ -102,7 +102,8 @@ VAGUE = frozenset(
         "whole",
     ]
 )
-MAX_COLUMNS, MAX_FILES_OF_FOLDER, MAX_LINES_OF_METHOD = 100, 20, 300
+MAX_COLUMNS, MAX_FILES_OF_FOLDER = 100, 20
+MAX_LINES_OF_METHOD, MAX_LINES_OF_FUNCTION = 300, 60
 COMMANDS = {
     "extract lsamd": ["extract", "lsamd", "--preset", "smoke", "-q"],
     "extract tleg": ["extract", "tleg", "--preset", "smoke", "-q"],
@@ -118,6 +119,7 @@ LIMITS = {
     "levels of inheritance of a method": 2,
     "folders with more than 20 files": 0,
     "methods of more than 300 lines": 0,
+    "functions of more than 60 lines": 0,
     "lines over 100 columns": 0,
     "modules in import circles": 0,
     "extract lsamd": 53,
@@ -211,6 +213,12 @@ def list_items() -> dict[str, list[str]]:
             for path in list_method_files()
             if (lines := path.read_text(encoding="utf-8").count("\n")) > MAX_LINES_OF_METHOD
         ],
+        "functions of more than 60 lines": [
+            f"{name_file(path)}: {function.name} {lines}"
+            for path in paths
+            for function in iterate_functions(parse_file(path))
+            if (lines := count_lines(function)) > MAX_LINES_OF_FUNCTION
+        ],
         "lines over 100 columns": [
             f"{name_file(path)}:{number}"
             for path in paths
@@ -236,6 +244,13 @@ def parse_file(path: Path) -> ast.Module:
 def name_file(path: Path) -> str:
     """Return a path as seen from the repository."""
     return path.relative_to(ROOT).as_posix()
+
+
+def count_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Return the number of lines of a function without its docstring."""
+    docstring = ast.get_docstring(function, clean=False)
+    lines = (function.end_lineno or function.lineno) - function.lineno + 1
+    return lines - (docstring.count("\n") + 1 if docstring else 0)
 
 
 def iterate_functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:

@@ -113,6 +113,13 @@ def render_learngene_card(
     )
 
 
+# The fields of a descendant's record that its card shows as they are.
+FACTS = (
+    *("method", "control", "learngene", "seed", "settings", "healed", "corpus"),
+    *("recipe", "training_seed"),
+)
+
+
 def render_descendant_card(
     config: Mapping[str, Any], location: ArtifactLocation = ArtifactLocation()
 ) -> str:
@@ -128,14 +135,12 @@ def render_descendant_card(
     tasks = _list_tasks(ours)
     inherited_licence = join_licences(record.licence for record in ancestries)
     licence = inherited_licence if ancestries else str(ours.get("licence", "unknown"))
-    licence = location.licence if licence == "unknown" else licence
+    if licence == "unknown":
+        licence = location.licence
     method, control = str(ours.get("method", "unknown")), ours.get("control")
-    widths = "-".join(str(part.width) for part in spec.sizes)
+    name = _name_descendant(spec, method, control)
     host = name_library(spec)
     of_images = host != "transformers"
-    name = f"{'vit' if of_images else spec.family}-{spec.layers}-layers-{widths}-wide-{method}" + (
-        f"-{control}" if control else ""
-    )
     metrics = ours.get("metrics")
     results = list_results(spec, metrics or {}, tasks)
     front = render_front_matter(
@@ -150,11 +155,7 @@ def render_descendant_card(
         datasets=list_datasets(tasks),
         **build_model_index(name, results),
     )
-    keys = (
-        *("method", "control", "learngene", "seed", "settings", "healed", "corpus"),
-        *("recipe", "training_seed"),
-    )
-    facts = {key: ours[key] for key in keys if key in ours}
+    facts = {key: ours[key] for key in FACTS if key in ours}
     return render_markdown(
         "artifacts/card_descendant.md.jinja",
         front=front,
@@ -326,6 +327,14 @@ def _list_tasks(ours: Mapping[str, Any]) -> list[TaskRecord]:
     """Return the task on which a model was trained, if there is one."""
     trained_on = ours.get("trained_on")
     return [from_json(TaskRecord, to_json(trained_on), "trained_on")] if trained_on else []
+
+
+def _name_descendant(spec: Spec, method: str, control: str | None) -> str:
+    """Return the title of a descendant's card: family, sizes, method and control."""
+    family = spec.family if name_library(spec) == "transformers" else "vit"
+    widths = "-".join(str(part.width) for part in spec.sizes)
+    name = f"{family}-{spec.layers}-layers-{widths}-wide-{method}"
+    return f"{name}-{control}" if control else name
 
 
 def _name_kind(spec: Spec) -> str:

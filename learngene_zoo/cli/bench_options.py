@@ -203,6 +203,16 @@ def _parse_value(text: str) -> Json:
 
 def make_grid_options() -> list[click.Option]:
     """Return the options that describe the grid."""
+    return [
+        *_make_cell_options(),
+        *_make_measurement_options(),
+        make_ancestry_option(),
+        make_image_size_option(),
+    ]
+
+
+def _make_cell_options() -> list[click.Option]:
+    """Return the options of methods, tasks, sizes, budgets and seeds."""
     names = ", ".join(BUDGETS)
     return [
         click.Option(
@@ -251,6 +261,12 @@ def make_grid_options() -> list[click.Option]:
             type=WholeNumber(1),
             help="Number of repetitions, including the extraction.",
         ),
+    ]
+
+
+def _make_measurement_options() -> list[click.Option]:
+    """Return the options of extractions, tuning and evaluation."""
+    return [
         DetailOption(
             ["--tune"],
             type=Numbers(float),
@@ -305,8 +321,6 @@ def make_grid_options() -> list[click.Option]:
             help="Initial weights of a new head, in every arm: a ridge regression of the arm's "
             "features, or random.",
         ),
-        make_ancestry_option(),
-        make_image_size_option(),
     ]
 
 

@@ -100,28 +100,7 @@ def doctor(
             "-o draws the images that --check-images read; add it, or use lgzoo show TASK -o"
         )
     if task is not None:
-        from learngene_zoo.tasks.findings import open_with_problems
-        from learngene_zoo.tasks.first_row import read_first_row
-
-        problems = open_with_problems(task, offline)[1] if task.startswith("folder:") else []
-        if problems:
-            _advise_on(task, problems, "", as_json)
-            _print(problems, as_json, task)
-            return
-        row = read_first_row(task, offline)
-        if not row["missing"]:
-            check = f"lgzoo doctor{format_task_option(task)} --check-images"
-            following = (
-                check
-                if _is_readable(task)
-                else f"lgzoo extract closed_form{format_task_option(task)}"
-            )
-            _advise_on(task, [], following, as_json)
-        print_row(
-            row if as_json else {name: value for name, value in row.items() if value != []}, as_json
-        )
-        if row["missing"]:
-            click.get_current_context().exit(1)
+        _check_task(task, offline, as_json)
         return
     rows = list(_run_self_test() if self_test else _check_all(hub))
     if as_json or show_all or self_test:
@@ -133,6 +112,34 @@ def doctor(
     click.echo(
         f"{left_out} of {len(rows)} rows left out, none of them bad; show them with --all", err=True
     )
+
+
+def _check_task(task: str, offline: bool, as_json: bool) -> None:
+    """Print the problems of a task's folder, or its first row; exit with 1 if columns are missing.
+
+    Args:
+        task: reference to the task.
+        offline: whether nothing may be downloaded.
+        as_json: print JSON instead of text.
+    """
+    from learngene_zoo.tasks.findings import open_with_problems
+    from learngene_zoo.tasks.first_row import read_first_row
+
+    problems = open_with_problems(task, offline)[1] if task.startswith("folder:") else []
+    if problems:
+        _advise_on(task, problems, "", as_json)
+        _print(problems, as_json, task)
+        return
+    row = read_first_row(task, offline)
+    if not row["missing"]:
+        check = f"lgzoo doctor{format_task_option(task)} --check-images"
+        extract = f"lgzoo extract closed_form{format_task_option(task)}"
+        _advise_on(task, [], check if _is_readable(task) else extract, as_json)
+    print_row(
+        row if as_json else {name: value for name, value in row.items() if value != []}, as_json
+    )
+    if row["missing"]:
+        click.get_current_context().exit(1)
 
 
 def _is_readable(task: str) -> bool:

@@ -98,28 +98,15 @@ def expand(
     named = target.task
     target, class_names = _adapt_to_task(target, configured, config, run)
     if budget:
-        from learngene_zoo.lifecycle.latency import choose, measure_latency
-
-        member = choose(
-            list_members(config, configured, target),
-            budget,
-            lambda member: measure_latency(member.spec, run),
-        )
-        configured = with_settings(configured, member.settings)
-        target = replace(member.target, task=target.task)
+        configured, target = _choose_size(config, configured, target, budget, run)
     check_axes(configured, config.spec, target)
-    from learngene_zoo.artifacts.descendant import Descendant, apply_control, load_descendant
+    from learngene_zoo.artifacts.descendant import apply_control, load_descendant
 
     gene = shelf.open_learngene(source, offline=run.offline)
     task, typed = target.task, [named, *to_json(configured).values()]
     is_unnamed = task is not None and is_own_data(task) and task not in typed
     with open_for_artifact(gene, [str(task)] if is_unnamed else ()):
-        with report_failure(config.method):
-            descendant = check_returned(configured, Descendant, configured(gene, target, run))
-            check_built(configured, config.spec, target, descendant.spec)
-            check_descendant(config.method, descendant)
-        if note := describe_random_tensors(config.method, descendant):
-            say(run, f"note: {note}")
+        descendant = _build(gene, configured, target, run)
         origins = {
             **_find_origins(task, named if out is not None else None, run),
             **_find_origins_of_ancestries(gene.config, run),
@@ -128,16 +115,44 @@ def expand(
     if control is not None:
         descendant = apply_control(descendant, control, run.seed)
     provenance = {**_record_provenance(gene, configured, control, run), **descendant.provenance}
-    names = class_names or descendant.class_names
     descendant = replace(
         descendant,
         task=task,
-        class_names=names,
+        class_names=class_names or descendant.class_names,
         view=gene.config.view,
         provenance=provenance,
         files={**gene.files, **descendant.files},
     )
     return remember(_write_descendant(descendant, out, run, force), origins, load_descendant, out)
+
+
+def _choose_size(
+    config: LearngeneConfig, expander: Expander, target: Target, budget: Budget, run: Run
+) -> tuple[Expander, Target]:
+    """Return the settings and the target of the largest descendant that fits a budget."""
+    from learngene_zoo.lifecycle.latency import choose, measure_latency
+
+    member = choose(
+        list_members(config, expander, target),
+        budget,
+        lambda member: measure_latency(member.spec, run),
+    )
+    chosen = replace(member.target, task=target.task)
+    return with_settings(expander, member.settings), chosen
+
+
+def _build(gene: Learngene, expander: Expander, target: Target, run: Run) -> Descendant:
+    """Run the expander and check what it returns; a note names tensors that it left random."""
+    from learngene_zoo.artifacts.descendant import Descendant
+
+    method = gene.config.method
+    with report_failure(method):
+        descendant = check_returned(expander, Descendant, expander(gene, target, run))
+        check_built(expander, gene.config.spec, target, descendant.spec)
+        check_descendant(method, descendant)
+    if note := describe_random_tensors(method, descendant):
+        say(run, f"note: {note}")
+    return descendant
 
 
 def _adapt_to_task(

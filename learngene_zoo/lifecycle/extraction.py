@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.learngene import Learngene, load_learngene
-from learngene_zoo.artifacts.own_data import remember
+from learngene_zoo.artifacts.own_data import LocalOrigin, remember
 from learngene_zoo.artifacts.records import (
     SOURCES,
     TASKS,
+    TargetTask,
     is_own_data,
     list_versions,
     parse_references,
@@ -30,12 +31,13 @@ from learngene_zoo.pretrained.sources import check_source
 from learngene_zoo.runs.folder import check_start, produce
 from learngene_zoo.runs.progress import say
 from learngene_zoo.runs.run import Run, check_has_device
-from learngene_zoo.settings import list_settings, merge_synonyms, to_json, with_settings
+from learngene_zoo.settings import Json, list_settings, merge_synonyms, to_json, with_settings
 from learngene_zoo.tasks.catalogue import expand_suites, locate_own_data, open_task, say_notes
 from learngene_zoo.tasks.task import check_inputs, stamp_tasks
 from learngene_zoo.text import quote_word
 
 if TYPE_CHECKING:
+    from learngene_zoo.pretrained.ancestry import Ancestry
     from learngene_zoo.tasks.task import Task
 
 
@@ -87,105 +89,224 @@ def extract(
     """
     run = run or Run()
     method = METHODS.load(name)
-    given, extractor = extractor, extractor or method.preset(preset)
-    arguments = {
-        "ancestries": ancestries or None,
-        "tasks": tasks or None,
-        "image_size": image_size,
-        **{word: settings.pop(word) for word in EXTRACT_SYNONYMS if word in settings},
-    }
-    arguments, typed = merge_synonyms(arguments, EXTRACT_SYNONYMS), settings
-    ancestries, tasks = arguments.get("ancestries", ()), arguments.get("tasks", ())
-    image_size = arguments.get("image_size")
-    _check_setting_names(typed, extractor)
-    extractor = with_settings(extractor, typed)
-    named = parse_references("tasks", tasks, TASKS)
-    sources = method.sources(parse_references("ancestries", ancestries, SOURCES))
+    named, given, image_size = _merge_arguments(ancestries, tasks, image_size, settings)
+    chosen = extractor or method.preset(preset)
+    _check_setting_names(settings, chosen)
+    chosen = with_settings(chosen, settings)
+    sources = method.sources(given)
     if out is not None:
         check_apart(out, *map(Path, sources))
     check_start(out, run, force)
     check_has_device(run)
     for source in sources:
         check_source(source)
-    needs, is_read = _list_references(method, extractor, named, sources)
-    _check_outline(method, extractor, sources, image_size, pool)
-    from learngene_zoo.pretrained.ancestry import find_origins_of_models, open_ancestry
+    references, reads_tasks = _list_references(method, chosen, named, sources)
+    _check_outline(method, chosen, sources, image_size, pool)
+    opened = _open_ancestries(method, sources, image_size, pool, run)
+    named_settings = settings if extractor is None else None
+    chosen, note = _adapt_settings(method, preset, chosen, opened, named_settings)
+    extraction = PreparedExtraction(
+        method=method,
+        extractor=chosen,
+        ancestries=opened,
+        image_size=image_size,
+        pool=pool,
+        tasks=_open_tasks(method, references, reads_tasks, opened, run),
+        reads_tasks=reads_tasks,
+        is_for_task=bool(named),
+        note=note,
+    )
+    origins = extraction.find_origins()
+    learngene = produce(
+        extraction.condense,
+        load_learngene,
+        out=out,
+        verb="extract",
+        settings=extraction.describe(),
+        run=run,
+        force=force,
+        data=partial(stamp_tasks, extraction.data),
+    )
+    for text in learngene.list_warnings():
+        warn(text)
+    return remember(learngene, origins, load_learngene, out) if origins else learngene
 
-    served = partial(check_family, method)
-    opened = [
-        open_ancestry(source, image_size=image_size, pool=pool, offline=run.offline, accept=served)
-        for source in sources
-    ]
-    specs = [ancestry.spec for ancestry in opened]
-    # Refuses impossible settings before anything is written.
-    adapted = ""
-    with report_failure(name):
-        if given is None:
-            before = extractor
-            extractor = with_settings(method.adapt_preset(preset, specs), typed)
-            if extractor != before:
-                adapted = describe_changes(before, extractor)
-        extractor.outline(specs)
-    require_labels = method.uses_labels or method.tasks == "none"
-    opened_tasks = [
-        open_task(reference, offline=run.offline, require_labels=require_labels)
-        for reference in needs
-    ]
-    for task in opened_tasks:
-        check_inputs(task, opened[0].input_format if opened else None)
-    data = opened_tasks if is_read else []
-    purpose = opened_tasks[0].purpose if named and opened_tasks[0].is_labelled else None
-    _check_distinct(data)
-    settings = {
-        "method": name,
-        "settings": to_json(extractor),
-        "ancestries": [[ancestry.record.source, ancestry.record.sha256] for ancestry in opened],
-        "tasks": [to_json(task.record) for task in data],
-        **({"image_size": image_size} if image_size else {}),
-        **({"pool": pool} if pool else {}),
-        **({"purpose": to_json(purpose)} if purpose else {}),
-        **({"code": code} if (code := METHODS.describe_code(name)) else {}),
-    }
 
-    def make(run: Run) -> Learngene:
-        say_notes(opened_tasks, run)
-        if adapted:
-            say(run, adapted)
-        with report_failure(name), suggest_check(dict(zip(needs, opened_tasks))):
-            learngene = check_returned(extractor, Learngene, extractor(opened, data, run))
-            check_learngene(name, learngene)
-        learngene = replace(learngene, files=opened[0].files if opened else {})
-        package = METHODS.package_of(name)
+@dataclass(frozen=True, kw_only=True)
+class PreparedExtraction:
+    """An extraction whose inputs are open and checked.
+
+    Attributes:
+        method: the method.
+        extractor: its settings.
+        ancestries: the ancestry models.
+        image_size: of the ancestry models. None: their default.
+        pool: the input of their heads. None: their default.
+        tasks: tasks by reference.
+        reads_tasks: whether the method reads their samples.
+        is_for_task: whether descendants are for the first task, if it has labels.
+        note: a line on settings that were adapted to the ancestry models, or nothing.
+    """
+
+    method: Method
+    extractor: Extractor
+    ancestries: Sequence[Ancestry]
+    image_size: int | None
+    pool: str | None
+    tasks: Mapping[str, Task]
+    reads_tasks: bool
+    is_for_task: bool
+    note: str = ""
+
+    @property
+    def data(self) -> list[Task]:
+        """The tasks whose samples are read."""
+        return list(self.tasks.values()) if self.reads_tasks else []
+
+    @property
+    def purpose(self) -> TargetTask | None:
+        """What descendants are for. None: nothing yet."""
+        first = next(iter(self.tasks.values())) if self.is_for_task else None
+        return None if first is None or not first.is_labelled else first.purpose
+
+    def describe(self) -> dict[str, Json]:
+        """Return what identifies the result; an interrupted extraction continues if it is equal."""
+        name = self.method.name
+        return {
+            "method": name,
+            "settings": to_json(self.extractor),
+            "ancestries": [
+                [ancestry.record.source, ancestry.record.sha256] for ancestry in self.ancestries
+            ],
+            "tasks": [to_json(task.record) for task in self.data],
+            **({"image_size": self.image_size} if self.image_size else {}),
+            **({"pool": self.pool} if self.pool else {}),
+            **({"purpose": to_json(self.purpose)} if self.purpose else {}),
+            **({"code": code} if (code := METHODS.describe_code(name)) else {}),
+        }
+
+    def condense(self, run: Run) -> Learngene:
+        """Run the method and return the learngene with the record of this extraction."""
+        method = self.method
+        say_notes(list(self.tasks.values()), run)
+        if self.note:
+            say(run, self.note)
+        with report_failure(method.name), suggest_check(self.tasks):
+            returned = self.extractor(self.ancestries, self.data, run)
+            learngene = check_returned(self.extractor, Learngene, returned)
+            check_learngene(method.name, learngene)
+        learngene = replace(learngene, files=self.ancestries[0].files if self.ancestries else {})
+        package = METHODS.package_of(method.name)
         return learngene.with_config(
             method=method.name,
             method_title=method.title if package else "",
-            settings=to_json(extractor),
-            ancestries=tuple(ancestry.record for ancestry in opened),
-            tasks=tuple(task.record for task in data),
-            purpose=purpose,
+            settings=to_json(self.extractor),
+            ancestries=tuple(ancestry.record for ancestry in self.ancestries),
+            tasks=tuple(task.record for task in self.data),
+            purpose=self.purpose,
             seed=run.seed,
             device=run.device_name,
             versions={**list_versions(), **package},
         )
 
-    origins = {
-        **locate_own_data(dict(zip(needs, opened_tasks, strict=True))),
-        **find_origins_of_models([ancestry.record for ancestry in opened]),
+    def find_origins(self) -> dict[str, LocalOrigin]:
+        """Return the locations of local data and models by the names in the record."""
+        from learngene_zoo.pretrained.ancestry import find_origins_of_models
+
+        return {
+            **locate_own_data(self.tasks),
+            **find_origins_of_models([ancestry.record for ancestry in self.ancestries]),
+        }
+
+
+def _merge_arguments(
+    ancestries: str | Sequence[str],
+    tasks: str | Sequence[str],
+    image_size: int | None,
+    settings: dict[str, Any],
+) -> tuple[list[str], list[str], int | None]:
+    """Return the references to tasks, the sources of ancestry models, and the image size.
+
+    Takes the command line's words for them out of `settings`. Raises `WrongCall` for an argument
+    that is given under two names.
+    """
+    words = {word: settings.pop(word) for word in EXTRACT_SYNONYMS if word in settings}
+    arguments: dict[str, Any] = {
+        "ancestries": ancestries or None,
+        "tasks": tasks or None,
+        "image_size": image_size,
     }
-    stamps = partial(stamp_tasks, data)
-    learngene = produce(
-        make,
-        load_learngene,
-        out=out,
-        verb="extract",
-        settings=settings,
-        run=run,
-        force=force,
-        data=stamps,
+    arguments = merge_synonyms({**arguments, **words}, EXTRACT_SYNONYMS)
+    return (
+        parse_references("tasks", arguments.get("tasks", ()), TASKS),
+        parse_references("ancestries", arguments.get("ancestries", ()), SOURCES),
+        arguments.get("image_size"),
     )
-    for text in learngene.list_warnings():
-        warn(text)
-    return remember(learngene, origins, load_learngene, out) if origins else learngene
+
+
+def _open_ancestries(
+    method: Method, sources: Sequence[str], image_size: int | None, pool: str | None, run: Run
+) -> list[Ancestry]:
+    """Open the ancestry models. Raises `WrongCall` for a family that the method does not serve."""
+    from learngene_zoo.pretrained.ancestry import open_ancestry
+
+    served = partial(check_family, method)
+    return [
+        open_ancestry(source, image_size=image_size, pool=pool, offline=run.offline, accept=served)
+        for source in sources
+    ]
+
+
+def _adapt_settings(
+    method: Method,
+    preset: str | None,
+    extractor: Extractor,
+    ancestries: Sequence[Ancestry],
+    settings: Mapping[str, Any] | None,
+) -> tuple[Extractor, str]:
+    """Return the preset for these ancestry models with the named settings, and a note on changes.
+
+    Raises `WrongCall` for impossible settings.
+
+    Args:
+        method: the method.
+        preset: the name of the preset.
+        extractor: the preset with the named settings, before it is adapted.
+        ancestries: the ancestry models.
+        settings: the settings that the caller named. None: the extractor is the caller's and is not
+            adapted.
+    """
+    specs = [ancestry.spec for ancestry in ancestries]
+    adapted = extractor
+    with report_failure(method.name):
+        if settings is not None:
+            adapted = with_settings(method.adapt_preset(preset, specs), settings)
+        note = "" if adapted == extractor else describe_changes(extractor, adapted)
+        adapted.outline(specs)
+    return adapted, note
+
+
+def _open_tasks(
+    method: Method,
+    references: Sequence[str],
+    reads_tasks: bool,
+    ancestries: Sequence[Ancestry],
+    run: Run,
+) -> dict[str, Task]:
+    """Open the tasks, and return them by reference.
+
+    Raises `WrongCall` for inputs that the first ancestry model cannot read, and for equal tasks.
+    """
+    require_labels = method.uses_labels or method.tasks == "none"
+    tasks = [
+        open_task(reference, offline=run.offline, require_labels=require_labels)
+        for reference in references
+    ]
+    for task in tasks:
+        check_inputs(task, ancestries[0].input_format if ancestries else None)
+    if reads_tasks:
+        _check_distinct(tasks)
+    return dict(zip(references, tasks, strict=True))
 
 
 @contextmanager

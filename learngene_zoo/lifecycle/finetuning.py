@@ -148,12 +148,8 @@ def finetune(
     check_start(out, run, force)
     from learngene_zoo.runs.progress import check_tracker, say
     from learngene_zoo.tasks.catalogue import say_notes
-    from learngene_zoo.training.automatic import resolve_auto
-    from learngene_zoo.training.heads import rescale_head
-    from learngene_zoo.training.tuning import tune
 
     check_tracker(run.tracker, run.folder if out is None else Path(out))
-
     start = open_model(model, offline=run.offline)
     named = _find_preset(start, preset, recipe)
     # Unknown settings are refused before any data is opened.
@@ -164,45 +160,29 @@ def finetune(
     is_default = recipe is None and preset is None and is_pretrained(start)
     recipe, tuning, _ = _set_named(defaults, tuning, settings)
     if is_default:
-        adapted = adapt_to_steps(recipe, data.sizes["train"], is_text=data.is_text)
-        recipe = replace(
-            recipe,
-            lr=recipe.lr if has_rate else adapted.lr,
-            warmup=recipe.warmup if "warmup" in settings else adapted.warmup,
-        )
+        recipe = _adapt_recipe(recipe, data, has_rate=has_rate, has_warmup="warmup" in settings)
     if data.is_text:
         check_text_recipe(recipe)
         if tuning.fit:
             raise WrongCall(f"fit is {tuning.fit!r}, but {data.name} has texts; leave it out")
-    request = {"recipe": {**to_json(recipe), **automatic}, "tuning": to_json(tuning)}
 
     def make(run: Run) -> Descendant | TimmModel:
         say_notes([data], run)
         if data.is_text:
             _print_note_on_truncation(start, data)
-        fresh, is_fitted = _build_start(start, data, recipe, tuning, run)
-        adapt = rescale_head if is_fitted else None
-        distillation = _open_distillation(tuning, fresh, data, run)
-        resolved, tried = resolve_auto(fresh, data, recipe, run, automatic, adapt, distillation)
-        fresh = adapt(fresh, resolved.lr) if adapt else fresh
-        result = tune(
-            fresh,
-            data,
-            resolved,
-            run,
-            keep=tuning.keep,
-            patience=tuning.patience,
-            distillation=distillation,
-        )
+        result = _train(start, data, recipe, tuning, automatic, run)
         # Not before the training, so that a file that cannot be read gives one line.
         say(run, _describe_splits(data))
         if not has_rate:
             say(run, describe_rates(start, recipe, data.sizes["train"]))
-        records = {"teacher": distillation and distillation.identity, "found": tried}
-        kept = {name: record for name, record in records.items() if record}
-        return replace(result, provenance={**result.provenance, **kept})
+        return result
 
-    plan = {"model": start.identity, "task": to_json(data.record), **request}
+    plan = {
+        "model": start.identity,
+        "task": to_json(data.record),
+        "recipe": {**to_json(recipe), **automatic},
+        "tuning": to_json(tuning),
+    }
     origins = find_origins(data, task, start)
     stamps = partial(stamp_tasks, [data])
     result = produce(
@@ -210,6 +190,57 @@ def finetune(
     )
     warn_of_training(result)
     return remember(result, origins, load_model, out)
+
+
+def _train(
+    start: Descendant | TimmModel,
+    task: Task,
+    recipe: Recipe,
+    tuning: FinetuneConfig,
+    automatic: Mapping[str, str],
+    run: Run,
+) -> Descendant | TimmModel:
+    """Train a model on a task; its provenance names the teacher and the values that were tried.
+
+    Args:
+        start: the model, without a head for the task.
+        task: the task.
+        recipe: the training.
+        tuning: the other settings.
+        automatic: the settings of the recipe that are "auto".
+        run: how to compute.
+    """
+    from learngene_zoo.training.automatic import resolve_auto
+    from learngene_zoo.training.heads import rescale_head
+    from learngene_zoo.training.tuning import tune
+
+    model, is_fitted = _build_start(start, task, recipe, tuning, run)
+    adapt = rescale_head if is_fitted else None
+    distillation = _open_distillation(tuning, model, task, run)
+    resolved, tried = resolve_auto(model, task, recipe, run, automatic, adapt, distillation)
+    model = adapt(model, resolved.lr) if adapt else model
+    result = tune(
+        model,
+        task,
+        resolved,
+        run,
+        keep=tuning.keep,
+        patience=tuning.patience,
+        distillation=distillation,
+    )
+    records = {"teacher": distillation and distillation.identity, "found": tried}
+    kept = {name: record for name, record in records.items() if record}
+    return replace(result, provenance={**result.provenance, **kept})
+
+
+def _adapt_recipe(recipe: Recipe, task: Task, *, has_rate: bool, has_warmup: bool) -> Recipe:
+    """Return the recipe adapted to the number of steps, but for values that the caller named."""
+    adapted = adapt_to_steps(recipe, task.sizes["train"], is_text=task.is_text)
+    return replace(
+        recipe,
+        lr=recipe.lr if has_rate else adapted.lr,
+        warmup=recipe.warmup if has_warmup else adapted.warmup,
+    )
 
 
 def _choose_defaults(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,7 +29,7 @@ from learngene_zoo.lifecycle.healing_rounds.building import (
     build_in_rounds,
     remove_work,
 )
-from learngene_zoo.lifecycle.healing_rounds.sizes import check_unchanged, plan_rounds
+from learngene_zoo.lifecycle.healing_rounds.sizes import RoundPlan, check_unchanged, plan_rounds
 from learngene_zoo.lifecycle.opening import make_run, recall_origins
 from learngene_zoo.lifecycle.rates import check_text_recipe, choose_fit, choose_heal_rate
 from learngene_zoo.lifecycle.training_warnings import ignore_training_warnings, warn
@@ -101,9 +101,6 @@ def heal(
     check_start(out, run, force)
     from learngene_zoo.artifacts.descendant import load_descendant
     from learngene_zoo.runs.progress import check_tracker
-    from learngene_zoo.tasks.catalogue import say_notes
-    from learngene_zoo.training.healing.objective import check_comparable
-    from learngene_zoo.training.healing.recovery import recover
 
     check_tracker(run.tracker, run.folder if out is None else Path(out))
     resolved, healing = configure(recipe or HEAL, healing, settings)
@@ -113,66 +110,23 @@ def heal(
     start = check_healable(open_model(model, offline=run.offline))
     if healing.rounds > 1:
         check_unchanged(start)
-    recorded = _read_ancestries(start, teacher)
-    data, probed = _open_data(images, task, run)
-    for samples in (data, probed):
-        if samples is not None:
-            check_inputs(samples, start.input_format)
-    opened = {images: data} if task is None or probed is None else {images: data, task: probed}
-    if recipe is None:
-        resolved = _choose_defaults(resolved, start, data, settings)
-    if data.is_text:
-        check_text_recipe(resolved)
-        for name in ("fit", "max_patches"):
-            if value := getattr(healing, name):
-                raise WrongCall(f"{name} is {value!r}, but {data.name} has texts; leave it out")
-    ancestry, records, located = _open_teacher(start, recorded, teacher, run)
-    check_comparable(start.spec, ancestry.spec)
-    plan = plan_rounds(start, ancestry.spec, healing.rounds) if healing.rounds > 1 else None
+    typed = settings if recipe is None else None
+    recovery = _open_inputs(start, images, task, teacher, resolved, healing, typed, run)
     own = [start.task] if start.task is not None and is_own_data(start.task) else []
-    origins = {**locate_own_data(opened), **recall_origins(start, own), **located}
-
-    def make(run: Run) -> Descendant:
-        say_notes([data], run)
-        built, blocks, rounds = start, records, list[Json]()
-        if plan is not None:
-            one_round = replace(healing, rounds=1)
-            call = partial(heal, images=images, task=task, recipe=resolved, healing=one_round)
-            with ignore_training_warnings():
-                built, rounds = build_in_rounds(start, plan, ancestry, images, call, run)
-            blocks = {name: built.provenance.get(name) for name in BLOCK_RECORDS}
-        fit = choose_fit(built, probed) if probed is not None else None
-        healed = recover(
-            built,
-            ancestry,
-            data,
-            resolved,
-            healing,
-            run,
-            records=blocks,
-            task=probed,
-            task_format=built.with_fit(fit).input_format,
-        )
-        return _complete_record(healed, ancestry, recorded, rounds)
-
-    arguments = {
-        "model": start.identity,
-        "images": to_json(data.record),
-        "teacher": ancestry.identity,
-        "recipe": to_json(resolved),
-        "healing": to_json(healing),
-        **({"task": to_json(probed.record)} if probed is not None else {}),
+    origins = {
+        **locate_own_data(recovery.opened),
+        **recall_origins(start, own),
+        **recovery.teacher.origins,
     }
-    stamps = partial(stamp_tasks, opened.values())
     result = produce(
-        make,
+        recovery.recover,
         load_descendant,
         out=out,
         verb="heal",
-        settings=arguments,
+        settings=recovery.describe(),
         run=run,
         force=force,
-        data=stamps,
+        data=partial(stamp_tasks, recovery.opened.values()),
     )
     if out is not None:
         remove_work(locate_run(out))
@@ -181,18 +135,177 @@ def heal(
     return remember(result, origins, load_descendant, out)
 
 
-def _open_data(images: str, task: str | None, run: Run) -> tuple[Task, Task | None]:
+@dataclass(frozen=True, kw_only=True)
+class HealingTeacher:
+    """The model that teaches a descendant.
+
+    Attributes:
+        ancestry: the model.
+        recorded: those records of the descendant's ancestry models that are of this one.
+        blocks: records of the descendant about the teacher's blocks; none for another teacher than
+            the recorded one.
+        origins: the location of the recorded one, if it is known, by its source.
+    """
+
+    ancestry: Ancestry
+    recorded: Sequence[AncestryRecord]
+    blocks: Mapping[str, Json]
+    origins: Mapping[str, LocalOrigin]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreparedHealing:
+    """A recovery whose inputs are open and checked.
+
+    Attributes:
+        start: the descendant.
+        teacher: its teacher.
+        images: the reference to the images.
+        data: the images.
+        task: the reference to the task of the probes, if there is one.
+        probed: that task.
+        recipe: the training.
+        healing: the other settings.
+        plan: the intermediate sizes. None: one round.
+    """
+
+    start: Descendant
+    teacher: HealingTeacher
+    images: str
+    data: Task
+    task: str | None
+    probed: Task | None
+    recipe: Recipe
+    healing: HealConfig
+    plan: RoundPlan | None
+
+    @property
+    def opened(self) -> dict[str, Task]:
+        """The images, and the task if there is one, by reference."""
+        named = {} if self.task is None or self.probed is None else {self.task: self.probed}
+        return {self.images: self.data, **named}
+
+    def describe(self) -> dict[str, Json]:
+        """Return what identifies the result; an interrupted recovery continues if it is equal."""
+        return {
+            "model": self.start.identity,
+            "images": to_json(self.data.record),
+            "teacher": self.teacher.ancestry.identity,
+            "recipe": to_json(self.recipe),
+            "healing": to_json(self.healing),
+            **({"task": to_json(self.probed.record)} if self.probed is not None else {}),
+        }
+
+    def recover(self, run: Run) -> Descendant:
+        """Train the descendant, in rounds if there is a plan, and return it with its record."""
+        from learngene_zoo.tasks.catalogue import say_notes
+        from learngene_zoo.training.healing.recovery import recover
+
+        say_notes([self.data], run)
+        built, blocks, rounds = self._build(run)
+        fit = choose_fit(built, self.probed) if self.probed is not None else None
+        healed = recover(
+            built,
+            self.teacher.ancestry,
+            self.data,
+            self.recipe,
+            self.healing,
+            run,
+            records=blocks,
+            task=self.probed,
+            task_format=built.with_fit(fit).input_format,
+        )
+        return _complete_record(healed, self.teacher, rounds)
+
+    def _build(self, run: Run) -> tuple[Descendant, Mapping[str, Json], list[Json]]:
+        """Return the model of the last round before its training, its records of blocks, and the
+        records of the rounds.
+        """
+        if self.plan is None:
+            return self.start, self.teacher.blocks, []
+        call = partial(
+            heal,
+            images=self.images,
+            task=self.task,
+            recipe=self.recipe,
+            healing=replace(self.healing, rounds=1),
+        )
+        with ignore_training_warnings():
+            built, rounds = build_in_rounds(
+                self.start, self.plan, self.teacher.ancestry, self.images, call, run
+            )
+        return built, {name: built.provenance.get(name) for name in BLOCK_RECORDS}, rounds
+
+
+def _open_inputs(
+    start: Descendant,
+    images: str,
+    task: str | None,
+    teacher: str | None,
+    recipe: Recipe,
+    healing: HealConfig,
+    typed: Mapping[str, Any] | None,
+    run: Run,
+) -> PreparedHealing:
+    """Open the images, the task and the teacher, and check that they fit the descendant.
+
+    Args:
+        start: the descendant.
+        images: reference to the images.
+        task: reference to the task of the probes, if there is one.
+        teacher: source of the teacher. None: the recorded ancestry model.
+        recipe: the training.
+        healing: the other settings.
+        typed: the named settings; defaults of the model and the data replace all others. None: the
+            recipe stays as it is.
+        run: how to compute.
+    """
+    recorded = _read_ancestries(start, teacher)
+    data, probed = _open_data(start, images, task, run)
+    if typed is not None:
+        recipe = _choose_defaults(recipe, start, data, typed)
+    if data.is_text:
+        _check_text_settings(recipe, healing, data)
+    opened = _open_teacher(start, recorded, teacher, run)
+    larger = opened.ancestry.spec
+    return PreparedHealing(
+        start=start,
+        teacher=opened,
+        images=images,
+        data=data,
+        task=task,
+        probed=probed,
+        recipe=recipe,
+        healing=healing,
+        plan=plan_rounds(start, larger, healing.rounds) if healing.rounds > 1 else None,
+    )
+
+
+def _check_text_settings(recipe: Recipe, healing: HealConfig, data: Task) -> None:
+    """Raise `WrongCall` for settings that have no meaning for texts."""
+    check_text_recipe(recipe)
+    for name in ("fit", "max_patches"):
+        if value := getattr(healing, name):
+            raise WrongCall(f"{name} is {value!r}, but {data.name} has texts; leave it out")
+
+
+def _open_data(
+    start: Descendant, images: str, task: str | None, run: Run
+) -> tuple[Task, Task | None]:
     """Open the images without labels, and the task of the probes if there is one.
 
-    Raises `WrongCall` for a task with a class for every pixel.
+    Raises `WrongCall` for inputs that the descendant cannot read, and for a task with a class for
+    every pixel.
     """
     from learngene_zoo.tasks.splits.cutting import ensure_validation
     from learngene_zoo.tasks.unlabelled.opening import open_images
 
     data = open_images(images, offline=run.offline)
+    check_inputs(data, start.input_format)
     if task is None:
         return data, None
     probed = ensure_validation(open_task(task, offline=run.offline))
+    check_inputs(probed, start.input_format)
     if probed.dense:
         raise WrongCall(
             f"{probed.name} has a class for every pixel; the probes need one for every image"
@@ -201,20 +314,16 @@ def _open_data(images: str, task: str | None, run: Run) -> tuple[Task, Task | No
 
 
 def _complete_record(
-    healed: Descendant,
-    ancestry: Ancestry,
-    recorded: Sequence[AncestryRecord],
-    rounds: Sequence[Json],
+    healed: Descendant, teacher: HealingTeacher, rounds: Sequence[Json]
 ) -> Descendant:
     """Return the model with its teacher, and the rounds if there are any, in the record.
 
     A teacher among the recorded ancestry models is named as there, and not by its location.
     """
-    same = [record for record in recorded if record.sha256 == ancestry.record.sha256]
-    teacher = (same or [ancestry.record])[0]
+    named = (teacher.recorded or [teacher.ancestry.record])[0]
     names = ("source", "revision", "sha256", "licence")
     record: Any = healed.provenance["healed"]
-    record = {**record, "teacher": {name: getattr(teacher, name) for name in names}}
+    record = {**record, "teacher": {name: getattr(named, name) for name in names}}
     if rounds:
         record["rounds"] = [*rounds[:-1], {**rounds[-1], "metrics": record["metrics"]}]
     return replace(healed, provenance={**healed.provenance, "healed": record})
@@ -299,18 +408,17 @@ def _read_ancestries(start: Descendant, named: str | None) -> tuple[AncestryReco
 
 def _open_teacher(
     start: Descendant, recorded: Sequence[AncestryRecord], named: str | None, run: Run
-) -> tuple[Ancestry, dict[str, Any], dict[str, LocalOrigin]]:
+) -> HealingTeacher:
     """Open the teacher at the image size of the descendant.
 
-    Returns:
-        The teacher, records of the descendant about the teacher's blocks (none for another teacher
-        than the recorded one), and the location of the recorded one if it is known.
+    Raises `WrongCall` for one with other patches.
     """
     from learngene_zoo.pretrained.ancestry import (
         find_origins_of_models,
         open_ancestry,
         reopen_ancestry,
     )
+    from learngene_zoo.training.healing.objective import check_comparable
 
     size = start.spec.image_size
     if named is not None:
@@ -319,12 +427,13 @@ def _open_teacher(
         record = replace(recorded[0], spec=recorded[0].spec.with_(image_size=size))
         with open_for_artifact(start):
             ancestry = reopen_ancestry(record, None, offline=run.offline, option="teacher")
+    check_comparable(start.spec, ancestry.spec)
     same = [record for record in recorded if record.sha256 == ancestry.record.sha256]
-    is_recorded = len(recorded) == 1 and bool(same)
-    names = BLOCK_RECORDS if is_recorded else ()
+    names = BLOCK_RECORDS if len(recorded) == 1 and same else ()
     located = find_origins_of_models([ancestry.record]).values()
-    return (
-        ancestry,
-        {name: start.provenance.get(name) for name in names},
-        {record.source: origin for record in same for origin in located},
+    return HealingTeacher(
+        ancestry=ancestry,
+        recorded=same,
+        blocks={name: start.provenance.get(name) for name in names},
+        origins={record.source: origin for record in same for origin in located},
     )

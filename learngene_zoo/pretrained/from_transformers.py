@@ -123,16 +123,7 @@ def read_spec(config: Mapping[str, Json], where: str) -> Spec:
     config = towers.unwrap_classifier(config)
     kind = config["model_type"]
     if kind not in KINDS:
-        twin = next((name for start, name in TWINS.items() if start in where), None)
-        advice = (
-            f"use the same weights from timm: timm:{twin}"
-            if twin
-            else "look for the same weights in timm"
-        )
-        raise WrongCall(
-            f"{where} is a {kind!r:.40} model in the format of transformers, of which "
-            f"{', '.join([*KINDS, *list_text_types()])} are read; {advice} (lgzoo list ancestries)"
-        )
+        raise _refuse_kind(kind, where)
     for key in _REFUSED:
         if config.get(key):
             raise WrongCall(
@@ -183,6 +174,20 @@ def read_spec(config: Mapping[str, Json], where: str) -> Spec:
             "model_args": arguments,
         },
         where,
+    )
+
+
+def _refuse_kind(kind: Json, where: str) -> WrongCall:
+    """Return the error for a kind of model that is not supported, with its equivalent in timm."""
+    twin = next((name for start, name in TWINS.items() if start in where), None)
+    advice = (
+        f"use the same weights from timm: timm:{twin}"
+        if twin
+        else "look for the same weights in timm"
+    )
+    return WrongCall(
+        f"{where} is a {kind!r:.40} model in the format of transformers, of which "
+        f"{', '.join([*KINDS, *list_text_types()])} are read; {advice} (lgzoo list ancestries)"
     )
 
 

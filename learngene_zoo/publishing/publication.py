@@ -148,20 +148,7 @@ def build_publication(
         )
     files |= _list_files(folder, "", card, _is_of_texts(opened))
     for name, model in inside.items():
-        assert model.folder is not None
-        note = (
-            f"`{name}` is this folder: "
-            f"`lgzoo fetch {_format_reference(replace(repository, inside=name))} -o {name}`."
-        )
-        within = replace(
-            location,
-            learngene=repository.name,
-            timm=f"local-dir:{name}",
-            transformers=name,
-            note=note,
-        )
-        card = render_descendant_card(model.config(), within)
-        files |= _list_files(model.folder, f"{name}/", card, _is_of_texts(model))
+        files |= _list_member_files(name, model, repository, location)
     _check_paths(files)
     configs = [
         to_json(artifact.config if isinstance(artifact, Learngene) else artifact.config())
@@ -182,6 +169,33 @@ def build_publication(
         manifest=manifest,
         paths=sorted(set(find_machine_paths(configs))),
     )
+
+
+def _list_member_files(
+    name: str, model: Descendant, repository: Repository, location: ArtifactLocation
+) -> dict[str, Path | bytes]:
+    """Return the files of a model that is published inside of a learngene's repository.
+
+    Args:
+        name: its folder in the repository.
+        model: the model.
+        repository: the repository.
+        location: the location of the learngene.
+    """
+    assert model.folder is not None
+    note = (
+        f"`{name}` is this folder: "
+        f"`lgzoo fetch {_format_reference(replace(repository, inside=name))} -o {name}`."
+    )
+    within = replace(
+        location,
+        learngene=repository.name,
+        timm=f"local-dir:{name}",
+        transformers=name,
+        note=note,
+    )
+    card = render_descendant_card(model.config(), within)
+    return _list_files(model.folder, f"{name}/", card, _is_of_texts(model))
 
 
 def _check_paths(files: Mapping[str, Path | bytes]) -> None:

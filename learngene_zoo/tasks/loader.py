@@ -332,15 +332,9 @@ class Loader:
         # Typed as that of images, which most callers need
         self.input_format: Any = input_format
         self.task, self.batch_size = task, batch_size
-        self._source: PickedImages | StreamedImages
-        if task.open_stream is None:
-            self._source = _pick_images(task.split(split), images, seed, shuffle, repeats)
-        else:
-            stream = task.stream(split)
-            order = EpochOrder(seed, window if shuffle else None)
-            self._source = StreamedImages(
-                stream, count_used(stream.counts, images, seed), order, repeats
-            )
+        self._source = _open_source(
+            task, split, images, seed=seed, shuffle=shuffle, window=window, repeats=repeats
+        )
         self.images = self._source.images
         if not self.images:
             raise BadData(f"task {task.name} has no {split} {task.sample_noun}s")
@@ -507,6 +501,24 @@ def _print_notes_on_modes(task: Task, source: PickedImages | StreamedImages) -> 
 def _refuse_split(name: str) -> Split:
     """Raise an error; this is `open_split` of the task's copy in workers."""
     raise AssertionError("a worker opens no split")
+
+
+def _open_source(
+    task: Task,
+    split: str,
+    images: int | None,
+    *,
+    seed: int,
+    shuffle: bool,
+    window: int,
+    repeats: int,
+) -> PickedImages | StreamedImages:
+    """Return the images of a split that are used, in their order for every epoch."""
+    if task.open_stream is None:
+        return _pick_images(task.split(split), images, seed, shuffle, repeats)
+    stream = task.stream(split)
+    order = EpochOrder(seed, window if shuffle else None)
+    return StreamedImages(stream, count_used(stream.counts, images, seed), order, repeats)
 
 
 def _pick_images(

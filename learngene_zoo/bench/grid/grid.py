@@ -172,20 +172,7 @@ def list_cells(
     Raises:
         WrongCall: no cell is left, or two arms have one name.
     """
-    needed = {
-        "task": tasks,
-        "layers": [*layers, *sizes],
-        "epochs": epochs,
-        "seeds": seeds,
-        "arm": arms,
-    }
-    for name, values in needed.items():
-        if not values:
-            raise WrongCall(f"a grid without cells: it has no {name}")
-    names = [arm.name for arm in arms]
-    duplicates = sorted({name for name in names if names.count(name) > 1})
-    if duplicates:
-        raise WrongCall(f"two arms are named {duplicates[0]!r}; give each a name of its own")
+    _check_not_empty(tasks, arms, [*layers, *sizes], epochs, seeds)
     _check_seen(tasks, arms)
     data = open_own_data([*tasks, *(task for arm in arms for task in arm.tasks)], offline)
     _check_kinds(tasks, data, arms, offline)
@@ -205,15 +192,7 @@ def list_cells(
             arm=arm,
             task=task,
             seed=seed,
-            recipe=set_epochs(
-                replace(
-                    recipe,
-                    lr=(rates or {}).get(arm.name, recipe.lr),
-                    # a decay over the blocks is for pretrained ones
-                    layer_decay=1.0 if arm.method == condition.SCRATCH else recipe.layer_decay,
-                ),
-                budget,
-            ),
+            recipe=set_epochs(_adapt_recipe(recipe, arm, rates or {}), budget),
             split=split,
             head=head,
             version=catalogue.get_version(task),
@@ -227,6 +206,36 @@ def list_cells(
         for budget in dict.fromkeys(epochs)
         for arm, size in at_one_size
     ]
+
+
+def _check_not_empty(
+    tasks: Sequence[str],
+    arms: Sequence[Arm],
+    sizes: Sequence[object],
+    epochs: Sequence[int],
+    seeds: Sequence[int],
+) -> None:
+    """Raise `WrongCall` for a grid without cells, and for two arms of one name."""
+    needed = {"task": tasks, "layers": sizes, "epochs": epochs, "seeds": seeds, "arm": arms}
+    for name, values in needed.items():
+        if not values:
+            raise WrongCall(f"a grid without cells: it has no {name}")
+    names = [arm.name for arm in arms]
+    duplicates = sorted({name for name in names if names.count(name) > 1})
+    if duplicates:
+        raise WrongCall(f"two arms are named {duplicates[0]!r}; give each a name of its own")
+
+
+def _adapt_recipe(recipe: Recipe, arm: Arm, rates: Mapping[str, float]) -> Recipe:
+    """Return the recipe of an arm: with its learning rate, and a layer decay if it is pretrained.
+
+    Args:
+        recipe: the recipe of the grid.
+        arm: the arm.
+        rates: learning rates of arms, by name.
+    """
+    decay = 1.0 if arm.method == condition.SCRATCH else recipe.layer_decay
+    return replace(recipe, lr=rates.get(arm.name, recipe.lr), layer_decay=decay)
 
 
 def open_own_data(references: Iterable[str], offline: bool) -> list[Task]:
