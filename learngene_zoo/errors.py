@@ -51,14 +51,14 @@ class Refused(ZooError):
 class Exists(Refused):
     """The path of a result exists already.
 
-    The command line names its options instead, and a call that writes to another path.
+    The command line names its options instead, and a call that writes to another path. Without
+    `can_replace` there is no way to replace it.
     """
 
-    def __init__(self, path: object) -> None:
-        super().__init__(
-            f"{path} already exists; choose another path, or replace it with force=True"
-        )
-        self.path = str(path)
+    def __init__(self, path: object, *, can_replace: bool = True) -> None:
+        remedy = ", or replace it with force=True" if can_replace else ""
+        super().__init__(f"{path} already exists; choose another path{remedy}")
+        self.path, self.can_replace = str(path), can_replace
 
 
 # A note of any exception, interrupts included, that ends a run of which results are kept.

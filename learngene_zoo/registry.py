@@ -26,7 +26,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Generic, Protocol, TypeVar
 
-from learngene_zoo.errors import BadFile, WrongCall, ZooError, refuse_unknown
+from learngene_zoo.errors import BadFile, WrongCall, ZooError, find_nearest, refuse_unknown
 from learngene_zoo.version import __version__
 
 PROJECT = "learngene-zoo"
@@ -109,7 +109,9 @@ class Plugins(Generic[T]):
         known = {name for group in (points, *others) for point in group for name in point.names}
         for name in chosen:
             if name not in known:
-                raise WrongCall(f"{CHOICE}: {refuse_unknown('plugin', name, known)}")
+                close = find_nearest(name, known)
+                hint = f"did you mean {close}?" if close else "lgzoo list methods --all lists them"
+                raise WrongCall(f"{CHOICE}: no plugin named {name!r}; {hint}")
         return tuple(point for point in points if point.names & set(chosen)) or points
 
     def _find_installed(self) -> tuple[PluginEntry, ...]:
@@ -161,11 +163,16 @@ class Plugins(Generic[T]):
         claimed = " and ".join(f"{p.reference} of {p.package}" for p in points)
         # A package with the name of its plugin does not tell the plugins apart.
         choice = next((p.package for p in refused if p.package != name), "")
-        remedy = f", or choose one with {CHOICE}={choice}" if choice and refused == points else ""
+        chosen = f", or choose one with {CHOICE}={choice}, which leaves out all others"
         reason = (
             f"{len(points)} packages claim the {self.word} {name!r} ({claimed}); uninstall all but "
-            f"one{remedy}"
+            f"one{chosen if choice else ''}"
         )
+        if refused != points:
+            reason = (
+                f"{refused[0].reference} of {refused[0].package} is not used, as learngene_zoo has "
+                f"a {self.word} {name!r} of its own; rename it"
+            )
         return Broken(name, " and ".join(point.reference for point in refused), reason)
 
     def load(self, name: str) -> T:

@@ -127,12 +127,15 @@ def test_random_tensors_of_partly_inherited_blocks_are_named(
     words = ["expand", str(tmp_path / "gene"), "--layers", "2", "-o", str(tmp_path / "model")]
     result = CliRunner().invoke(main, words)
     assert (
-        "note: blocks.0.mlp.fc1.weight of partly inherited blocks is random, as the method 'toy' of"
+        "note: blocks.0.mlp.fc1.weight of partly inherited layers is random, as the method 'toy' of"
         in result.stderr
     )
     lacking += ["blocks.1.mlp.fc2.weight", "blocks.1.norm1.bias"]  # a bias of zeros is not random
     result = CliRunner().invoke(main, [*words, "--force"])
-    assert "fc1.weight and 1 more tensor of partly inherited blocks are random" in result.stderr
+    assert "fc1.weight and 1 more tensor of partly inherited layers are random" in result.stderr
+    lacking[:] = ["pos_embed"]
+    result = CliRunner().invoke(main, [*words, "--force"])
+    assert "note: pos_embed of partly inherited layers is random" in result.stderr
     lacking[:] = [name for name in learngene.state if name.startswith("blocks.0.")]
     assert "partly inherited" not in CliRunner().invoke(main, [*words, "--force"]).stderr
 

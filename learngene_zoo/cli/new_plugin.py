@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 from pathlib import Path
 from string import Template
 from typing import Literal
@@ -26,7 +27,7 @@ def new_plugin(
     check_name(name)
     folder = out or Path(f"lgzoo-{name.replace('_', '-')}")
     if folder.exists():
-        raise Exists(folder)
+        raise Exists(folder, can_replace=False)
     with new_folder(folder) as draft:
         for file, text in render_package(name, kind).items():
             (draft / file).parent.mkdir(exist_ok=True)
@@ -68,11 +69,15 @@ def check_name(name: str) -> None:
             f"{name!r} cannot name a plugin; expected lower-case letters, digits and underscores, "
             "the first a letter: my_method"
         )
-    taken_names = {*METHODS.references(), *(suite.name for suite in catalogue.load_suites()[0])}
-    if name in taken_names:
+    if keyword.iskeyword(name) or name == "learngene_zoo" or name.startswith("lgzoo_"):
+        raise WrongCall(f"{name} cannot name a plugin, whose package is lgzoo_NAME; choose another")
+    suites = {suite.name for suite in catalogue.load_suites()[0]}
+    if METHODS.is_installed(name) or name in suites:
         raise WrongCall(
             f"the name {name} is already used by an installed plugin; choose another name"
         )
+    if catalogue.find_entry(name) is not None:
+        raise WrongCall(f"{name} is the name of a task; choose another name")
 
 
 command = SettingsCommand(

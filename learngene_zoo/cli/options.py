@@ -305,6 +305,8 @@ class SettingType(click.ParamType):
             return click.Choice(self.setting.choices).convert(text, param, ctx)
         if self.setting.kind is bool:
             return click.BOOL.convert(text, param, ctx)
+        if self.setting.kind is Path and not text:
+            self.fail("the path is empty", param, ctx)
         try:
             value = self.setting.kind(text)
         except ValueError:

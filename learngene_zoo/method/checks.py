@@ -89,7 +89,7 @@ def describe_random_tensors(name: str, descendant: Descendant) -> str:
     """Return which tensors are random that should probably be inherited; "" if there are none.
 
     These are all tensors, if a method that inherits gave none, or tensors of partly inherited
-    blocks.
+    blocks, and of a partly inherited stem (what is before the blocks).
 
     A method may leave whole blocks, or what is before and after them, to the initialisation. A
     random tensor among inherited ones of its block is probably one that the method forgot. Equal
@@ -101,12 +101,15 @@ def describe_random_tensors(name: str, descendant: Descendant) -> str:
     if not descendant.inherited and METHODS.load(name).inherits:
         return f"all weights of this model are random, as {describe_method(name)} gave none"
     table = get_table(descendant.spec)
-    blocks = {tensor_name: table.block_of(tensor_name) for tensor_name in descendant.state}
-    begun = {blocks.get(tensor_name) for tensor_name in descendant.inherited} - {None}
+    parts = {
+        tensor_name: "stem" if table.is_stem(tensor_name) else table.block_of(tensor_name)
+        for tensor_name in descendant.state
+    }
+    begun = {parts.get(tensor_name) for tensor_name in descendant.inherited} - {None}
     drawn = [
         tensor_name
-        for tensor_name, block in blocks.items()
-        if block in begun
+        for tensor_name, part in parts.items()
+        if part in begun
         and tensor_name not in descendant.inherited
         and descendant.state[tensor_name].unique().numel() > 1
     ]
@@ -114,7 +117,7 @@ def describe_random_tensors(name: str, descendant: Descendant) -> str:
         return ""
     more = f" and {count_noun(len(drawn) - 1, 'more tensor')}" if drawn[1:] else ""
     return (
-        f"{drawn[0]}{more} of partly inherited blocks {'are' if more else 'is'} random, as "
+        f"{drawn[0]}{more} of partly inherited layers {'are' if more else 'is'} random, as "
         f"{describe_method(name)} does not build {'them' if more else 'it'}"
     )
 

@@ -82,8 +82,7 @@ def find_method(config: LearngeneConfig, where: object) -> Method:
             else "its plugin"
         )
         raise BadFile(
-            f"{where} was made by the method {name!r}, which is not installed; "
-            f"install {package} (lgzoo list methods)"
+            f"{where} was made by the method {name!r}, which is not installed; install {package}"
         )
     method = METHODS.load(name)
     if method.details is not None:

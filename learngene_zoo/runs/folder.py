@@ -414,7 +414,8 @@ def _find_difference(old: Json, new: Json, name: str = "") -> str:
             if inner:
                 return inner
         return ""
-    return "" if old == new else f"{name.removeprefix('settings.')}: {old} then, {new} now"
+    then, now = ("not set" if value is None else value for value in (old, new))
+    return "" if old == new else f"{name.removeprefix('settings.')}: {then} then, {now} now"
 
 
 @contextmanager

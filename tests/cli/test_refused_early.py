@@ -91,7 +91,24 @@ CALLS = {
         1,
         EXISTS.format("numbers.json") + "evaluate --task digits -o numbers-2.json\n",
     ),
-    "new-plugin mine -o notes": (1, EXISTS.format("notes") + "new-plugin mine -o notes-2\n"),
+    "new-plugin mine -o notes": (
+        1,
+        "error: notes already exists; choose another path with -o; for example: lgzoo new-plugin "
+        "mine -o notes-2\n",
+    ),
+    "new-plugin lsamd": (
+        2,
+        "error: the name lsamd is already used by an installed plugin; choose another name\n",
+    ),
+    "new-plugin digits": (2, "error: digits is the name of a task; choose another name\n"),
+    "new-plugin import": (
+        2,
+        "error: import cannot name a plugin, whose package is lgzoo_NAME; choose another\n",
+    ),
+    "new-plugin lgzoo_tal": (
+        2,
+        "error: lgzoo_tal cannot name a plugin, whose package is lgzoo_NAME; choose another\n",
+    ),
     "extract first_k -o notes/new": (1, IN_THE_WAY),
     "expand -o notes/new": (1, IN_THE_WAY),
     "finetune -o notes/new": (1, IN_THE_WAY),

@@ -18,6 +18,7 @@ from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.method.installed import find_method
 from learngene_zoo.method.sizes import Budget, Target, parse_sizes
+from learngene_zoo.registry import Plugins
 
 
 def call(*words: str) -> Result:
@@ -191,6 +192,21 @@ def test_accuracies_stand_in_the_row_of_their_size_and_in_no_other() -> None:
         {},
     ]
     assert _list_worth(rows[0], None) == {}
+
+
+def test_settings_are_shown_as_they_are_typed(
+    learngene: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"keep": 3, "flag": False, "names": ["x", "y z"], "decay": 0.4, "all": True}
+    config = LearngeneConfig(
+        method="scratch", spec=SPEC, settings=settings, versions={"lgzoo-toy": "0.1.0"}
+    )
+    Learngene(config=config, state={}).save(Path("toy"))
+    monkeypatch.setattr(Plugins, "package_of", lambda self, name: {"lgzoo-toy": "0.2.0"})
+    monkeypatch.setenv("COLUMNS", "200")
+    shown = CliRunner().invoke(main, ["show", "toy"]).stdout
+    assert "--keep 3; --no-flag; --names 'x,y z'; --decay 0.4; --all\n" in shown
+    assert "made by lgzoo-toy 0.1.0; 0.2.0 is installed\n" in shown
 
 
 def test_images_that_were_seen_take_the_place_of_the_setting() -> None:

@@ -155,7 +155,7 @@ def test_a_suite_in_tree_stays_when_a_stranger_claims_its_name(site: Path) -> No
     install(site, "mini", ["cats"])
     assert catalogue.find_suite("mini").tasks[0] == "objects"
     [broken] = catalogue.load_suites()[1]
-    assert "claim the suite 'mini'" in broken.reason
+    assert "is not used, as learngene_zoo has a suite 'mini' of its own" in broken.reason
 
 
 def test_what_to_do_instead_is_added_where_the_hub_is_not_available() -> None:

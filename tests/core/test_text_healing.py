@@ -127,7 +127,7 @@ class Silent(torch.nn.Module):
 
 def open_teacher(model: Descendant) -> Any:
     ancestries = lifecycle.healing._read_ancestries(model, None)
-    return lifecycle.healing._open_teacher(model, ancestries, None, RUN)[0]
+    return lifecycle.healing._open_teacher(model, ancestries, None, RUN).ancestry
 
 
 def open_batch(inputs: Tokens) -> Any:

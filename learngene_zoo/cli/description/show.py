@@ -11,7 +11,7 @@ import click
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.learngene import LearngeneConfig, read_config
-from learngene_zoo.artifacts.records import CardRecord
+from learngene_zoo.artifacts.records import CardRecord, find_package_of_method
 from learngene_zoo.artifacts.shelf import read_kind
 from learngene_zoo.cli.description.model import (
     describe_exported,
@@ -44,6 +44,7 @@ from learngene_zoo.settings import Json, to_json
 from learngene_zoo.storage import CONFIG
 from learngene_zoo.tasks import catalogue
 from learngene_zoo.tasks.task import SPLITS, Task
+from learngene_zoo.text import quote_word
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -200,6 +201,7 @@ def _print_learngene(folder: Path, convention: Convention, show_all: bool, as_js
     }
     method = find_method(config, folder)
     facts["settings"] = _list_changed_settings(config, method)
+    facts["version"] = _describe_other_version(config)
     members = lifecycle.plan(folder, convention=convention, offline=True)
     # A method's own records may have the same names; they come after ours and replace none of them.
     short = {
@@ -217,14 +219,38 @@ def _print_learngene(folder: Path, convention: Convention, show_all: bool, as_js
 
 
 def _list_changed_settings(config: LearngeneConfig, method: Method) -> list[str]:
-    """Return the settings of an extraction that differ from the default preset's, as options."""
+    """Return the settings of an extraction that differ from the default preset's, as options.
+
+    One that the installed version of the method does not have is among them.
+    """
     usual = to_json(method.extractor)
     used = config.settings if isinstance(config.settings, dict) else {}
     return [
-        f"--{name.replace('_', '-')} {value}"
+        _format_option(name, value)
         for name, value in _flatten(used).items()
-        if name in usual and value != usual[name] and _is_short(value)
+        if value != usual.get(name) and _is_short(value)
     ]
+
+
+def _format_option(name: str, value: Json) -> str:
+    """Return the option of a setting, as it is typed."""
+    word = name.replace("_", "-")
+    if isinstance(value, bool):
+        return f"--{word}" if value else f"--no-{word}"
+    text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
+    return f"--{word} {'none' if value is None else quote_word(text)}"
+
+
+def _describe_other_version(config: LearngeneConfig) -> str:
+    """Return a note if another version of the method's package made a learngene; else ""."""
+    recorded = find_package_of_method(config.versions)
+    installed = METHODS.package_of(config.method)
+    notes = [
+        f"made by {package} {version}; {installed[package]} is installed"
+        for package, version in recorded.items()
+        if installed.get(package, version) != version
+    ]
+    return "; ".join(notes)
 
 
 def _name_size_options(method: Method, spec: Spec, command: str) -> str:

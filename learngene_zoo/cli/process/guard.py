@@ -51,9 +51,10 @@ def run_guarded(call: Callable[[list[str]], object], arguments: Sequence[str]) -
                 sys.unraisablehook = lambda unraisable: None
             line, code = describe_error(error)
             if isinstance(error, Exists):
+                remedy = ", or replace it with --force" if error.can_replace else ""
                 line = (
-                    f"{error.path} already exists; choose another path with -o, or replace it with "
-                    f"--force; for example: {suggest_path(words, error.path)}"
+                    f"{error.path} already exists; choose another path with -o{remedy}; for "
+                    f"example: {suggest_path(words, error.path)}"
                 )
             click.echo(f"error: {shorten_line(line)}", err=True)
             return code
