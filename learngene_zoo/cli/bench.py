@@ -228,9 +228,8 @@ def _measure_claims(
         is_typed = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
         if is_typed and context.params[name] != () and option.name != "budget":
             word = option.opts[0] if isinstance(option, click.Option) else "SUITE"
-            raise WrongCall(
-                f"{word} cannot be combined with --claim, whose file sets it; leave {word} out"
-            )
+            why = "" if name in ("plan", "report") else ", whose file sets it"
+            raise WrongCall(f"{word} cannot be combined with --claim{why}; leave {word} out")
     if job.force:
         raise WrongCall(
             f"--force does not apply to claims; remove {job.out} to measure everything again"

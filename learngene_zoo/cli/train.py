@@ -209,7 +209,8 @@ def finetune(model: str | None, task: str | None, preset: str | None, **options:
     if facts:
         recipe: Any = finetuned.provenance["recipe"]
         noun = name_sample(finetuned)
-        kept_text = _describe_kept(facts.get("kept_epoch"), metrics, noun)
+        keep = list_typed(lifecycle.FinetuneConfig()).get("keep")
+        kept_text = _describe_kept(facts.get("kept_epoch"), metrics, noun, keep)
         measured = f"{facts['metric']} {facts['value']:.4f} on {facts['images']} test {noun}s"
         say(f"{kept_text}{measured} (95 % interval {facts['low']:.4f} to {facts['high']:.4f})", job)
         if facts.get("kept_epoch") == 0:
@@ -230,10 +231,21 @@ SIGMAS = 3  # standard errors that a validation result falls, which are not chan
 SPIKE = 2.0  # a training loss that is so many times that of the first epoch
 
 
-def _describe_kept(epoch: int | None, metrics: Mapping[str, Any], noun: str) -> str:
-    """Return which epoch is kept, and if few images chose it."""
+def _describe_kept(
+    epoch: int | None, metrics: Mapping[str, Any], noun: str, keep: str | None = None
+) -> str:
+    """Return which epoch is kept, and if few images chose it.
+
+    Args:
+        epoch: the epoch; 0 is the model before training.
+        metrics: the results of the training.
+        noun: what the task has, "image" or "text".
+        keep: the value of `--keep`, if it was given.
+    """
     if epoch is None:
         return ""
+    if keep == "last":
+        return f"epoch {epoch} of {metrics['epochs']} is kept, the last one; "
     few = describe_few(metrics, noun)
     if epoch:
         chosen = f", chosen by {few}" if few else ""

@@ -128,9 +128,10 @@ def finetune(
         model: a model or a reference to one.
         task: default: the task for which the model was built. A model from the bundled ancestry
             that was built without a task is trained on `digits`.
-        recipe: default: `Recipe()` with a learning rate, a layer decay and a warm-up that depend on
-            the width of the model, on whether its weights are pretrained, and on the number of
-            training images (`lgzoo finetune --help`).
+        recipe: the whole training, with the defaults of `Recipe`, which are not those of
+            `finetune`. None: `FINETUNE`, with a learning rate, a layer decay and a warm-up that
+            depend on the width of the model, on whether its weights are pretrained, and on the
+            number of training images (`lgzoo finetune --help`); name single values in `settings`.
         tuning: the other settings.
         preset: replaces the recipe: "paper" is the recipe of the paper of the method that built the
             model, with the paper's learning rate for the task, if there is one.

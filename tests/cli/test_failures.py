@@ -284,3 +284,36 @@ def test_a_reader_that_leaves_is_no_error() -> None:
         process.stderr.count("Traceback"),
         process.stderr.count("error"),
     ) == (1, 0, 0)
+
+
+TERMINATED_IN_THE_BACKGROUND = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.SIG_IGN)  # as of a command with & in a script
+from learngene_zoo.cli.process.guard import run_guarded
+from learngene_zoo.training.checkpoint import defer_interrupts
+
+def call(_):
+    signal.raise_signal(signal.SIGINT)
+    print("ignored", flush=True)
+    with defer_interrupts(True) as is_ending:
+        signal.raise_signal(signal.SIGTERM)
+        print("saved after this step:", is_ending(), flush=True)
+
+code = run_guarded(call, ["bench"])
+signal.raise_signal(signal.SIGINT)
+sys.exit(code)
+"""
+
+
+def test_a_termination_acts_in_the_background_where_interrupts_are_ignored() -> None:
+    process = subprocess.run(
+        [sys.executable, "-c", TERMINATED_IN_THE_BACKGROUND],
+        capture_output=True,
+        text=True,
+        timeout=50,
+    )
+    assert (process.returncode, process.stdout, process.stderr) == (
+        143,
+        "ignored\nsaved after this step: True\n",
+        "interrupted; the same command continues\n",
+    )

@@ -268,6 +268,7 @@ def test_a_later_epoch_than_the_best_is_explained() -> None:
         "epoch 5 of 5 is kept (the last one within a standard error of the best, epoch 2); "
     )
     assert describe(3, metrics, "image") == "epoch 3 of 5 is kept; "
+    assert describe(5, metrics, "image", "last") == "epoch 5 of 5 is kept, the last one; "
 
 
 @pytest.mark.parametrize(

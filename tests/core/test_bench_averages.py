@@ -257,6 +257,9 @@ def test_two_arms_that_are_the_same_model_are_named() -> None:
     twins = [row.__class__(**{**vars(row), "layers": 6, "key": f"6{row.key}"}) for row in rows]
     summary = summarise([*rows, *twins])
     assert summary.same == ("one and three are the same model at 6 and 9 layers",)
+    wide = [row.__class__(**{**vars(row), "width": 64, "key": f"w{row.key}"}) for row in rows]
+    [sentence] = summarise([*rows, *wide]).same
+    assert sentence.endswith("at 9 layers of width 64 and 9 layers of width 96")
     (pair,) = [p for p in summary.pairs if p.same and p.task is None and p.condition.layers == 9]
     assert pair.to_flat()["interval"] == "none"
     table = gain_tables.build_pair_table(summary)

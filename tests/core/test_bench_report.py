@@ -529,6 +529,9 @@ def test_a_report_covers_the_newest_grid_only(tmp_path: Path) -> None:
     summary = read_summary(tmp_path)
     assert (summary.tasks, len(summary.rows), summary.missing) == (["digits"], 12, 1)
     assert "mean of 1 task and 2 seeds" in build_overview(tmp_path)[0][0].title
+    assert summary.others == len(rows()) - len(keys) > 0
+    says = f"{summary.others} cells of other grids in this folder are in results.jsonl, and not in"
+    assert any(line.startswith(says) for line in build_overview(tmp_path)[1])
 
 
 def test_while_rates_are_chosen_there_is_no_report(tmp_path: Path) -> None:

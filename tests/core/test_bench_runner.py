@@ -5,6 +5,7 @@ interruptions.
 from __future__ import annotations
 
 import json
+import multiprocessing
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -575,3 +576,12 @@ def test_rows_of_other_data_or_heads_are_not_taken(tmp_path: Path) -> None:
         changed = replace(cell, recipe=replace(cell.recipe, augment=augment))
         measure_untrained(changed, start, task, tmp_path / "untrained", Run(threads=1))
     assert len(list((tmp_path / "untrained").glob("*.json"))) == 2
+
+
+def test_a_program_that_a_worker_imports_is_told_to_guard_its_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(multiprocessing.current_process(), "_inheriting", True, raising=False)
+    with pytest.raises(WrongCall, match=r'put the call under if __name__ == "__main__":'):
+        run_grid([], tmp_path / "out", Run())
+    assert not list(tmp_path.iterdir())

@@ -371,6 +371,10 @@ TABLES: dict[str, tuple[dict[str, Any], str]] = {
         {"text": ["1", "-2.5e3"] * 10, "label": [0, 1] * 10},
         "column 'text' holds numbers, such as '1'; name the column of texts",
     ),
+    "names of images": (
+        {"text": ["a/1.png", "a/2.JPG"] * 10, "label": [0, 1] * 10},
+        "column 'text' holds names of images, such as 'a/1.png'; such tables are of texts",
+    ),
     "null": ({"text": ["a", None] * 10, "label": [0, 1] * 10}, "row 1 is empty"),
 }
 

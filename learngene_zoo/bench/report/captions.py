@@ -81,6 +81,17 @@ def list_remarks(summary: Summary) -> list[str]:
         *summary.same,
         *list_explanations(summary),
         *describe_missing(summary),
+        *_describe_others(summary),
+    ]
+
+
+def _describe_others(summary: Summary) -> list[str]:
+    """Return a sentence on the cells of other grids in the folder, if there are any."""
+    if not summary.others:
+        return []
+    return [
+        f"{count_noun(summary.others, 'cell')} of other grids in this folder are in results.jsonl, "
+        "and not in this report"
     ]
 
 

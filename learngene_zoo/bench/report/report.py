@@ -139,7 +139,10 @@ def read_summary(out: Path) -> Summary:
     chosen = select(rows, keys) if keys else [row for row in rows if row.seed != TUNING_SEED]
     if rows and not keys and not chosen:
         raise WrongCall(f"the bench in {out} has no results yet: it is still choosing rates")
-    return summarise(chosen, missing=len(keys) - len(chosen) if keys else 0)
+    others = {row.key for row in rows if row.seed != TUNING_SEED and row.error is None}
+    others -= {row.key for row in chosen}
+    missing = len(keys) - len(chosen) if keys else 0
+    return summarise(chosen, missing=missing, others=len(others))
 
 
 def read_costs(out: Path, summary: Summary) -> list[Bill]:

@@ -135,9 +135,13 @@ def describe_same_models(conditions: Mapping[Condition, Mapping[str, Sequence[Ro
     An example is `a and b are the same model at 6 and 9 layers`.
     """
     by_size: dict[str, dict[str, list[Row]]] = {}
+    has_widths = len({condition.width for condition in conditions}) > 1
     for condition in sorted(conditions):
+        size = condition.size_in_words
+        if has_widths and not condition.size:
+            size = f"{size} of width {condition.width}"
         for name, rows in conditions[condition].items():
-            by_size.setdefault(condition.size_in_words, {}).setdefault(name, []).extend(rows)
+            by_size.setdefault(size, {}).setdefault(name, []).extend(rows)
     sizes: dict[tuple[str, ...], list[str]] = {}
     for size, arms in by_size.items():
         for group in _group_arms(arms):

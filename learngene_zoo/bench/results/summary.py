@@ -92,6 +92,7 @@ class Summary:
     read: tuple[Row, ...]  # all, failed ones too, in the order of the grid
     pairs: tuple[Pair, ...] = ()  # methods against each other
     same: tuple[str, ...] = ()  # a sentence for each group of arms that are one model
+    others: int = 0  # finished cells of other grids in the folder
 
     @property
     def averages(self) -> list[Line]:
@@ -109,8 +110,10 @@ class Summary:
         return list(dict.fromkeys(line.task for line in self.lines if line.task is not None))
 
 
-def summarise(rows: Iterable[Row], missing: int = 0) -> Summary:
+def summarise(rows: Iterable[Row], missing: int = 0, others: int = 0) -> Summary:
     """Return the summary of the rows of a grid.
+
+    `missing` cells have no row, and `others` are finished cells of other grids.
 
     Of two rows of one arm, task, size, budget and seed the newer one counts. Of a task whose test
     images exist in several versions only the newest one is in the summary.
@@ -133,6 +136,7 @@ def summarise(rows: Iterable[Row], missing: int = 0) -> Summary:
         lines=tuple(lines),
         failures=failures,
         missing=missing,
+        others=others,
         rows=good,
         read=tuple(rows),
         pairs=tuple(

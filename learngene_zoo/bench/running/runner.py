@@ -4,6 +4,7 @@ A cell waits for its extraction, and fails with it. The time left is estimated f
 are finished.
 """
 
+import multiprocessing
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -113,8 +114,13 @@ def run_grid(
     Raises:
         Refused: another process writes into `out`, its results come from another ancestry model, or
             it holds other files.
-        WrongCall: the process was started by torchrun.
+        WrongCall: the process was started by torchrun, or is a worker that imports the program.
     """
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise WrongCall(
+            "run_grid is called while a worker process imports this program; put the call under "
+            'if __name__ == "__main__":'
+        )
     if get_world_size() > 1:
         raise WrongCall(
             "lgzoo bench runs in parallel with --workers or --ray; start it without torchrun"

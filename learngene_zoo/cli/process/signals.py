@@ -6,9 +6,11 @@ import atexit
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import NoReturn
+from types import FrameType
+from typing import Any, NoReturn
 
 # Exit codes that a shell gives to a process that SIGINT or SIGTERM ended.
 INTERRUPTED, TERMINATED = 128 + signal.SIGINT, 128 + signal.SIGTERM
@@ -25,30 +27,36 @@ def handle_interrupts() -> Iterator[list[int]]:
     arrived: list[int] = []
     process = os.getpid()
 
-    def interrupt(number: int, frame: object) -> None:
+    def interrupt(number: int, frame: FrameType | None) -> None:
         arrived.append(number)
         if arrived.count(number) > 1:
             os._exit(INTERRUPTED)
         raise KeyboardInterrupt
 
-    def terminate(number: int, frame: object) -> None:
+    def terminate(number: int, frame: FrameType | None) -> None:
         if os.getpid() != process:  # one that was forked, such as a loader's
             os._exit(TERMINATED)
         if number not in arrived:  # `timeout` sends two
             arrived.append(number)
-            signal.raise_signal(signal.SIGINT)
+            handle: Any = signal.getsignal(signal.SIGINT)  # a training's, if one is running
+            handle(signal.SIGINT, frame)
 
-    # Leave the signal alone in a program that ignores or handles it, and in a thread.
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+    if threading.current_thread() is not threading.main_thread():
         yield arrived
         return
-    try:
-        signal.signal(signal.SIGINT, interrupt)
-    except ValueError:  # not in the main thread
-        yield arrived
-        return
+    is_ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     is_default = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     handles_sigterm = is_default and "WORLD_SIZE" not in os.environ
+    # Leave the signal alone in a program that handles it. One that is ignored, as in the background
+    # of a script, stays without effect: it is blocked while a handler for SIGTERM is needed.
+    if is_ignored and handles_sigterm and hasattr(signal, "pthread_sigmask"):
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    elif signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        before = None
+    else:
+        yield arrived
+        return
+    signal.signal(signal.SIGINT, interrupt)
     if handles_sigterm:
         signal.signal(signal.SIGTERM, terminate)
     try:
@@ -56,7 +64,10 @@ def handle_interrupts() -> Iterator[list[int]]:
     finally:
         if handles_sigterm:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        if not arrived:
+        if before is not None:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        elif not arrived:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

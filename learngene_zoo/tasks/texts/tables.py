@@ -16,6 +16,7 @@ from learngene_zoo.tasks.labels import (
     find_label_columns,
     refuse_label_columns,
 )
+from learngene_zoo.tasks.listing import list_suffixes
 from learngene_zoo.tasks.splits.assembly import assemble_task
 from learngene_zoo.tasks.tables import (
     check_column,
@@ -188,11 +189,17 @@ def read_rows(table: Any, columns: Sequence[str], name: str) -> TextRows:
         check_column(table.features, column, name)
     plain = table.with_format(None)
     parts = [[value or "" for value in plain[column][:]] for column in columns]
+    suffixes = tuple(list_suffixes())
     for column, values in zip(columns, parts, strict=True):
         if len(values) > 1 and all(map(_is_number, values)):
             raise BadData(
                 f"{name}: column {column!r} holds numbers, such as {values[0]!r:.40}; name the "
                 "column of texts: text=COLUMN after a colon"
+            )
+        if values and all(value.lower().endswith(suffixes) for value in values):
+            raise BadData(
+                f"{name}: column {column!r} holds names of images, such as {values[0]!r:.40}; such "
+                "tables are of texts: for images give a folder with a subfolder for each class"
             )
     texts: list[Text] = parts[0] if len(parts) == 1 else list(zip(*parts, strict=True))
     return check_texts(TextRows(texts, name, getattr(table, "where", None)))
