@@ -34,6 +34,8 @@ from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.tasks.task import check_inputs
 
 if TYPE_CHECKING:
+    from PIL.Image import Image
+
     from learngene_zoo.artifacts.descendant import Descendant
     from learngene_zoo.artifacts.learngene import Learngene
     from learngene_zoo.families.picture_format import Fit
@@ -193,7 +195,7 @@ def assemble_ancestry(ancestry: Ancestry, seed: int) -> Descendant:
 @refuse_unknown_arguments
 def predict(
     model: str | Path | Descendant | TimmModel | ExportedModel,
-    images: str | Path | Iterable[str | Path | tuple[str, str]],
+    images: str | Path | Image | Iterable[str | Path | tuple[str, str] | Image],
     *,
     top: int = 5,
     batch_size: int = 32,
@@ -204,9 +206,9 @@ def predict(
     Args:
         model: any model that `evaluate` takes.
         images: paths of pictures, and folders, which are searched with their subfolders
-            ("folder:PATH" too). A picture that cannot be read has an `error` in its result. For a
-            model of texts: a text, or a list of texts or pairs of texts, such as
-            `predict(model, ["a text", "another"])` and `predict(model, [("first", "second")])`.
+            ("folder:PATH" too), and images of Pillow. A picture that cannot be read has an `error`
+            in its result. For a model of texts: a text, or a list of texts or pairs of texts, such
+            as `predict(model, ["a text", "another"])` and `predict(model, [("first", "second")])`.
         top: number of classes for each picture.
         batch_size: pictures per forward pass.
         run: how to compute. None: `Run()`, with progress in a notebook.
@@ -230,22 +232,26 @@ def predict(
 
 def _check_inputs(inputs: Any, is_text: bool) -> list[Any]:
     """Return the inputs of `predict` as a list. Raises `WrongCall` for one of another type."""
+    from PIL.Image import Image
+
     listed = list(inputs) if isinstance(inputs, Iterable) else [inputs]
-    kinds: tuple[type, ...] = (str, tuple) if is_text else (str, os.PathLike)
-    expected = "texts or pairs of texts" if is_text else "paths of images"
+    kinds: tuple[type, ...] = (str, tuple) if is_text else (str, os.PathLike, Image)
+    expected = "texts or pairs of texts" if is_text else "paths of images, or images of Pillow"
     for value in listed:
         if not isinstance(value, kinds):
-            raise WrongCall(f"images has a {type(value).__name__}; expected {expected}")
+            raise WrongCall(f"images contains a {type(value).__name__}; expected {expected}")
     return listed
 
 
-def _list_paths(word: str | Path) -> Sequence[str | Path]:
-    """Return the pictures below a folder, or the path of a picture.
+def _list_paths(word: str | Path | Image) -> Sequence[str | Path | Image]:
+    """Return the pictures below a folder, or the path of a picture, or an image as it is.
 
     Raises `WrongCall` for a folder that does not exist or has no pictures.
     """
     from learngene_zoo.tasks.listing import list_pictures, list_suffixes
 
+    if not isinstance(word, (str, os.PathLike)):
+        return [word]
     is_folder = isinstance(word, str) and word.startswith("folder:")
     path = Path(str(word).removeprefix("folder:")).expanduser() if is_folder else Path(word)
     if is_folder and not path.is_dir():

@@ -13,7 +13,7 @@ import struct
 import warnings
 import zlib
 from collections.abc import Callable, Iterable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -136,7 +136,7 @@ def decode_samples(samples: Iterable[Sample]) -> list[torch.Tensor] | Samples:
 
 
 def decode_image(image: Any, where: str) -> torch.Tensor:
-    """Decode a path, bytes, or a `StoredImage` to uint8 (3, H, W).
+    """Decode a path, bytes, a `StoredImage` or an image of Pillow to uint8 (3, H, W).
 
     Raises `BadData` that names `where`.
     """
@@ -237,7 +237,9 @@ def _read(image: Any, where: str, convert: Callable[[Any], Any]) -> np.ndarray:
             # 89 megapixels; raised before decoding
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             warnings.simplefilter("ignore", UserWarning)  # about metadata that PIL cannot read
-            with Image.open(source) as opened:
+            with (
+                nullcontext(source) if isinstance(source, Image.Image) else Image.open(source)
+            ) as opened:
                 _check_sides(opened.size, where)
                 return np.array(convert(opened))
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from PIL.Image import Image
 
 from learngene_zoo.artifacts.descendant import Descendant
 from learngene_zoo.errors import BadData, WrongCall
@@ -30,7 +31,7 @@ from learngene_zoo.training.evaluate import use_evaluation_mode
 class Prediction:
     """The most probable classes of an image in descending order, or why it cannot be read."""
 
-    image: str  # its path; or the text
+    image: str  # its path, if it has one; or the text
     classes: tuple[str, ...] = ()  # names, or numbers if the model has no names
     probabilities: tuple[float, ...] = ()
     error: str | None = None
@@ -38,7 +39,7 @@ class Prediction:
 
 def predict(
     model: Descendant | TimmModel | ExportedModel,
-    images: Iterable[str | Path | tuple[str, str]],
+    images: Iterable[str | Path | tuple[str, str] | Image],
     run: Run,
     *,
     top: int = 5,
@@ -50,7 +51,8 @@ def predict(
 
     Args:
         model: the model.
-        images: paths of the images; for a model of texts the texts, or pairs of texts.
+        images: paths of the images, or images of Pillow; for a model of texts the texts, or pairs
+            of texts.
         run: the run, for its device and precision.
         top: how many classes to return for each image.
         batch_size: images per forward pass.
@@ -99,7 +101,7 @@ def _choose_reader(
     `pairs` is whether a model of texts was trained on pairs; None: unknown.
     """
     if not isinstance(input_format, TextFormat):
-        return lambda path: _read_image(str(path), input_format), torch.cat
+        return lambda image: _read_image(image, input_format), torch.cat
     encoder = Encoder.of(input_format)
 
     def collate(texts: list[Any]) -> Any:
@@ -131,16 +133,19 @@ def _check_pair(text: str | tuple[str, str], pairs: bool) -> None:
         )
 
 
-def _name(image: str | Path | tuple[str, str]) -> str:
+def _name(image: str | Path | tuple[str, str] | Image) -> str:
     """Return the path of an image, or the text; a tab separates the texts of a pair."""
+    if isinstance(image, Image):
+        return str(getattr(image, "filename", "")) or "an image"
     return "\t".join(image) if isinstance(image, tuple) else str(image)
 
 
-def _read_image(path: str, input_format: InputFormat) -> torch.Tensor | BadData:
+def _read_image(image: str | Path | Image, input_format: InputFormat) -> torch.Tensor | BadData:
     """Return the image as the model takes it, (1, C, H, W), or the error."""
+    where, source = _name(image), image if isinstance(image, Image) else str(image)
     try:
-        pixels_CHW = decode_image(path, path)
-        if note := describe_deep_grey([Sample(path, path)]):
+        pixels_CHW = decode_image(source, where)
+        if note := describe_deep_grey([Sample(source, where)]):
             print_note(note, "deep grey")
     except BadData as error:
         return error

@@ -401,7 +401,7 @@ def test_the_fields_of_a_run_and_other_functions_are_named(at_hand: Path) -> Non
 def test_arguments_of_another_type_are_refused(at_hand: Path) -> None:
     wrong: Any
     for wrong in (3, [3], torch.zeros(1, 3, 8, 8)):
-        with pytest.raises(WrongCall, match=r"images has a .*; expected paths of images"):
+        with pytest.raises(WrongCall, match=r"images contains a .*; expected paths of images"):
             lg.predict("finetuned", wrong)
     wrong = None
     with pytest.raises(WrongCall, match="the method is None; expected the name of one"):
@@ -409,3 +409,13 @@ def test_arguments_of_another_type_are_refused(at_hand: Path) -> None:
     wrong = [5]
     with pytest.raises(WrongCall, match="expected a whole number, or a text such as '5M'"):
         lg.shrink(task="digits", max_params=wrong)
+
+
+def test_images_of_pillow_have_the_answers_of_their_files(pictures: Path) -> None:
+    path = pictures / "ant" / "0.png"
+    with Image.open(path) as opened:
+        opened.load()
+        copied = opened.copy()
+        [stored] = lifecycle.predict(MODEL, path, run=RUN)
+        for images, name in ((opened, str(path)), ([copied], "an image")):
+            assert lifecycle.predict(MODEL, images, run=RUN) == [replace(stored, image=name)]
