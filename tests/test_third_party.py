@@ -271,4 +271,4 @@ def test_one_that_claims_the_name_of_a_method_in_tree_is_refused_and_disturbs_no
     doctor = lgzoo("doctor", site=folder, cwd=tmp_path)
     assert doctor.returncode == 1, doctor.stdout
     assert "zoo_twin:METHOD" in doctor.stdout
-    assert "uninstall all but one" in doctor.stdout
+    assert "of its own" in doctor.stdout

@@ -276,7 +276,7 @@ def test_a_finished_run_is_not_resumed_with_other_settings(tmp_path: Path) -> No
 def test_a_setting_that_is_left_at_its_default_again_is_a_difference(tmp_path: Path) -> None:
     out = tmp_path / "learngene"
     call(whole, out, settings={**SETTINGS, "image_size": 64})
-    with pytest.raises(Refused, match=r"other settings \(image_size: 64 then, None now\)"):
+    with pytest.raises(Refused, match=r"other settings \(image_size: 64 then, not set now\)"):
         call(whole, out, Run(resume=True))
     with pytest.raises(KeyboardInterrupt):
         call(half, tmp_path / "other", settings={**SETTINGS, "image_size": 64})
