@@ -114,7 +114,7 @@ def heal(
     recovery = _open_inputs(start, images, task, teacher, resolved, healing, typed, run)
     own = [start.task] if start.task is not None and is_own_data(start.task) else []
     origins = {
-        **locate_own_data(recovery.opened),
+        **locate_own_data(recovery.tasks_by_reference),
         **recall_origins(start, own),
         **recovery.teacher.origins,
     }
@@ -126,7 +126,7 @@ def heal(
         settings=recovery.describe(),
         run=run,
         force=force,
-        data=partial(stamp_tasks, recovery.opened.values()),
+        data=partial(stamp_tasks, recovery.tasks_by_reference.values()),
     )
     if out is not None:
         remove_work(locate_run(out))
@@ -180,7 +180,7 @@ class PreparedHealing:
     plan: RoundPlan | None
 
     @property
-    def opened(self) -> dict[str, Task]:
+    def tasks_by_reference(self) -> dict[str, Task]:
         """The images, and the task if there is one, by reference."""
         named = {} if self.task is None or self.probed is None else {self.task: self.probed}
         return {self.images: self.data, **named}

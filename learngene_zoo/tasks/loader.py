@@ -332,7 +332,7 @@ class Loader:
         # Typed as that of images, which most callers need
         self.input_format: Any = input_format
         self.task, self.batch_size = task, batch_size
-        self._source = _open_source(
+        self._source = _select_images(
             task, split, images, seed=seed, shuffle=shuffle, window=window, repeats=repeats
         )
         self.images = self._source.images
@@ -503,7 +503,7 @@ def _refuse_split(name: str) -> Split:
     raise AssertionError("a worker opens no split")
 
 
-def _open_source(
+def _select_images(
     task: Task,
     split: str,
     images: int | None,

@@ -178,8 +178,8 @@ def test_a_method_in_tree_stays_when_a_stranger_claims_its_name(site: Path) -> N
     assert {method.name for method in good} == set(before)
     assert broken.reference == "zoo_twin:METHOD"
     assert broken.reason == (
-        "zoo_twin:METHOD of zoo_twin is not used, as learngene_zoo has a method 'lsamd' of its own; "
-        "rename it"
+        "zoo_twin:METHOD of zoo_twin is not used, as learngene_zoo has a method 'lsamd' of its "
+        "own; rename it"
     )
 
 
