@@ -12,8 +12,7 @@ images and the batches in flight are in memory.
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -23,8 +22,15 @@ from learngene_zoo.errors import BadData, WrongCall, ZooError, refuse_unknown
 from learngene_zoo.families.picture_format import InputFormat
 from learngene_zoo.families.text_format import TextFormat, Tokens
 from learngene_zoo.runs.progress import print_note
-from learngene_zoo.runs.run import Run, get_world_size, join, rank
-from learngene_zoo.seeds import derive_seed, draw_balanced
+from learngene_zoo.runs.run import Run, get_world_size, join
+from learngene_zoo.seeds import derive_seed
+from learngene_zoo.tasks.epochs import (
+    PickedImages,
+    StepShare,
+    StreamedImages,
+    divide_epoch,
+    select_images,
+)
 from learngene_zoo.tasks.images import decode_samples, describe_deep_grey, describe_transparency
 from learngene_zoo.tasks.splits.samples import (
     DecodedSplit,
@@ -33,8 +39,7 @@ from learngene_zoo.tasks.splits.samples import (
     keep_fitted,
     name_sample,
 )
-from learngene_zoo.tasks.streams.order import EpochOrder, count_used, iterate_shown
-from learngene_zoo.tasks.task import Sample, Split, Stream, Task, check_inputs
+from learngene_zoo.tasks.task import Split, Task, check_inputs
 from learngene_zoo.tasks.texts.encoding import Encoder
 from learngene_zoo.tasks.transforms import (
     AUGMENTS,
@@ -49,9 +54,6 @@ MAX_NOTE_IMAGES = 16  # images whose headers are read for a note about them
 # Shuffled epochs of fewer full batches keep their last batch: it can be more than a ninth of the
 # images.
 MIN_FULL_BATCHES = 8
-# Added to an image's index for each further copy of it in an epoch; its random draws are a
-# function of the sum.
-COPY_OFFSET = 2**40
 
 
 class Batch(NamedTuple):
@@ -90,105 +92,6 @@ class Batches(Protocol):
 
         Raises `BadData`.
         """
-
-
-# The images of each step.
-
-
-class StepShare(NamedTuple):
-    """The images of this process in one step; `samples` are those of a stream, already read."""
-
-    epoch: int
-    indices: list[int]
-    # Seeds of the augmentations: the indices, with an offset for further copies.
-    draws: list[int]
-    labels: list[int]
-    samples: list[Sample] | None = None
-
-
-@dataclass(frozen=True)
-class PickedImages:
-    """The images `used` of a split, read one by one by workers."""
-
-    split: Split
-    used: np.ndarray
-    labels: np.ndarray
-    seed: int
-    shuffle: bool
-    repeats: int = 1
-
-    @property
-    def images(self) -> int:
-        """The number of images used."""
-        return len(self.used)
-
-    def shares(self, epoch: int, steps: range, batch_size: int) -> Iterator[StepShare]:
-        """Yield this process's share of these steps of an epoch."""
-        order = self.used
-        if self.shuffle:
-            order = np.random.Generator(
-                np.random.PCG64(derive_seed(self.seed, "order", epoch))
-            ).permutation(order)
-        for step in steps:
-            positions = _list_positions(step, batch_size, self.images)
-            mine = order[positions // self.repeats]
-            draws = mine + COPY_OFFSET * (positions % self.repeats)
-            yield StepShare(epoch, mine.tolist(), draws.tolist(), self.labels[mine].tolist())
-
-
-@dataclass(frozen=True)
-class StreamedImages:
-    """The first `used[i]` images of each shard i, read in order by this process.
-
-    Workers decode them.
-    """
-
-    stream: Stream
-    used: tuple[int, ...]
-    order: EpochOrder
-    repeats: int = 1
-    split: ClassVar[None] = None  # workers do not read the data
-
-    @cached_property
-    def images(self) -> int:
-        """The number of images used."""
-        return sum(self.used)
-
-    def shares(self, epoch: int, steps: range, batch_size: int) -> Iterator[StepShare]:
-        """Yield this process's share of these steps of an epoch; earlier images are skipped."""
-        first, last = steps.start * batch_size, min(steps.stop * batch_size, self.images)
-
-        def mine(images: np.ndarray) -> np.ndarray:
-            positions = images[:, None] * self.repeats + np.arange(self.repeats)
-            is_mine = (
-                (positions >= first)
-                & (positions < last)
-                & (positions % batch_size % get_world_size() == rank())
-            )
-            return is_mine.any(axis=1)
-
-        following = iterate_shown(self.stream, self.used, self.order, epoch, mine)
-        image, index, sample = -1, -1, Sample(None, "")
-        for step in steps:
-            share = []
-            for position in _list_positions(step, batch_size, self.images).tolist():
-                if position // self.repeats != image:
-                    image, (index, sample) = position // self.repeats, next(following)
-                share.append(
-                    (index, index + COPY_OFFSET * (position % self.repeats), sample.label, sample)
-                )
-            yield (
-                StepShare(epoch, *map(list, zip(*share))) if share else StepShare(epoch, [], [], [])
-            )
-
-
-def _list_positions(step: int, batch_size: int, images: int) -> np.ndarray:
-    """Return the positions in the epoch of this process's images in a step."""
-    positions = np.arange(step * batch_size, min((step + 1) * batch_size, images))
-    return positions[rank() :: get_world_size()]
-
-
-# Batches.
 
 
 @dataclass(frozen=True)
@@ -296,7 +199,7 @@ class Loader:
         workers: number of worker processes; 0: load in this process.
         drop_last: whether to drop an epoch's last, smaller batch; by default when shuffling, if the
             epoch has at least `MIN_FULL_BATCHES` full ones or there are more processes than images
-            in it.
+            in it. `divide_epoch` has the sizes of the batches if it is kept.
         window: number of consecutive images of a stream that are shuffled together.
         repeats: N for repeated augmentation (Hoffer et al. 2020): an epoch has an N-th of the
             images, each N times in a row with independent draws.
@@ -332,7 +235,7 @@ class Loader:
         # Typed as that of images, which most callers need
         self.input_format: Any = input_format
         self.task, self.batch_size = task, batch_size
-        self._source = _select_images(
+        self._source = select_images(
             task, split, images, seed=seed, shuffle=shuffle, window=window, repeats=repeats
         )
         self.images = self._source.images
@@ -349,7 +252,8 @@ class Loader:
             if drop_last is None
             else drop_last
         )
-        self.steps = full if drop or not left else full + 1
+        self._bounds = divide_epoch(self.images, batch_size, drop_last=drop, shuffle=shuffle)
+        self.steps = len(self._bounds) - 1
         closed = replace(task, open_split=_refuse_split, open_stream=None)
         self._dataset = (
             self._open_texts(closed, input_format)
@@ -394,9 +298,7 @@ class Loader:
 
         Raises `BadData`.
         """
-        for batch in self._iterate_batches(
-            self._source.shares(epoch, range(start, self.steps), self.batch_size)
-        ):
+        for batch in self._iterate_batches(self._source.shares(epoch, self._bounds[start:])):
             if isinstance(batch, ZooError):
                 try:
                     raise batch
@@ -501,36 +403,6 @@ def _print_notes_on_modes(task: Task, source: PickedImages | StreamedImages) -> 
 def _refuse_split(name: str) -> Split:
     """Raise an error; this is `open_split` of the task's copy in workers."""
     raise AssertionError("a worker opens no split")
-
-
-def _select_images(
-    task: Task,
-    split: str,
-    images: int | None,
-    *,
-    seed: int,
-    shuffle: bool,
-    window: int,
-    repeats: int,
-) -> PickedImages | StreamedImages:
-    """Return the images of a split that are used, in their order for every epoch."""
-    if task.open_stream is None:
-        return _pick_images(task.split(split), images, seed, shuffle, repeats)
-    stream = task.stream(split)
-    order = EpochOrder(seed, window if shuffle else None)
-    return StreamedImages(stream, count_used(stream.counts, images, seed), order, repeats)
-
-
-def _pick_images(
-    split: Split, images: int | None, seed: int, shuffle: bool, repeats: int
-) -> PickedImages:
-    labels = np.asarray(split.labels, dtype=np.int64)
-    used = (
-        np.arange(len(labels))
-        if images is None or images >= len(labels)
-        else draw_balanced(labels, images, seed)
-    )
-    return PickedImages(split, used, labels, seed, shuffle, repeats)
 
 
 def _check(task: Task, augment: str, shuffle: bool, batch_size: int, **counts: int | None) -> None:

@@ -134,7 +134,7 @@ def test_a_last_batch_has_an_image_for_every_process_or_is_dropped(
     digits: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "4")
-    for images, sizes in ((131, [16, 16]), (134, [16, 16, 1]), (135, [16, 16, 1])):
+    for images, sizes in ((131, [16, 16]), (134, [11, 11, 11]), (168, [16, 16, 10])):
         monkeypatch.setenv("RANK", "3")
         assert [len(batch.inputs) for batch in loader(digits, images=images).epoch(0)] == sizes[
             : 2 + (images > 131)
@@ -144,6 +144,32 @@ def test_a_last_batch_has_an_image_for_every_process_or_is_dropped(
             monkeypatch.setenv("RANK", str(rank))
             steps.add(len(list(loader(digits, images=images).epoch(0))))
         assert len(steps) == 1
+
+
+@pytest.mark.parametrize(
+    ("images", "sizes"),
+    [
+        (65, [32, 33]),
+        (64 + 31, [47, 48]),
+        (64 + 32, [64, 32]),  # half a batch
+        (130, [43, 43, 44]),
+        (64, [64]),
+        (3, [3]),
+    ],
+)
+def test_a_small_last_batch_is_spread_over_the_others(
+    digits: Task, images: int, sizes: list[int]
+) -> None:
+    data = loader(digits, images=images)
+    batches = list(data.epoch(0))
+    assert [len(batch.inputs) for batch in batches] == sizes
+    assert len({int(index) for batch in batches for index in batch.indices}) == images
+    assert by_index(data.epoch(0, start=1)) == by_index(iter(batches[1:]))
+
+
+def test_a_small_last_batch_stays_small_in_order(digits: Task) -> None:
+    data = loader(digits, images=65, shuffle=False)
+    assert [len(batch.inputs) for batch in data.epoch(0)] == [64, 1]
 
 
 def test_a_limit_is_balanced_nested_and_seeded(digits: Task) -> None:

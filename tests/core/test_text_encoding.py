@@ -215,12 +215,13 @@ def test_processes_share_a_batch(task: Task, monkeypatch: pytest.MonkeyPatch) ->
     alone = collect(task, batch_size=6, shuffle=True)
     for rank in (0, 1):
         monkeypatch.setattr("learngene_zoo.tasks.loader.get_world_size", lambda: 2)
-        monkeypatch.setattr("learngene_zoo.tasks.loader.rank", lambda rank=rank: rank)
+        monkeypatch.setattr("learngene_zoo.tasks.epochs.get_world_size", lambda: 2)
+        monkeypatch.setattr("learngene_zoo.tasks.epochs.rank", lambda rank=rank: rank)
         for batch, mine in zip(alone, collect(task, batch_size=6, shuffle=True), strict=True):
             assert mine.indices.tolist() == batch.indices.tolist()[rank::2]
             length = min(mine.inputs.ids.shape[1], batch.inputs.ids.shape[1])
             assert torch.equal(mine.inputs.ids[:, :length], batch.inputs.ids[rank::2, :length])
-    monkeypatch.setattr("learngene_zoo.tasks.loader.rank", lambda: 1)
+    monkeypatch.setattr("learngene_zoo.tasks.epochs.rank", lambda: 1)
     last = list(Loader(task, "test", make_text_format(word_tokenizer(), 16), batch_size=5).epoch(0))
     assert len(last[-1].inputs) == 0  # 16 texts: the last batch has one
 
