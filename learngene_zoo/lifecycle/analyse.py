@@ -236,10 +236,13 @@ def _check_inputs(inputs: Any, is_text: bool) -> list[Any]:
 
     listed = list(inputs) if isinstance(inputs, Iterable) else [inputs]
     kinds: tuple[type, ...] = (str, tuple) if is_text else (str, os.PathLike, Image)
-    expected = "texts or pairs of texts" if is_text else "paths of images, or images of Pillow"
+    expected = "texts or pairs of texts"
+    if not is_text:
+        expected = "paths of images, or images of Pillow (Image.fromarray makes one of an array)"
     for value in listed:
         if not isinstance(value, kinds):
-            raise WrongCall(f"images contains a {type(value).__name__}; expected {expected}")
+            name = type(value).__name__
+            raise WrongCall(f"images has a value of type {name}; expected {expected}")
     return listed
 
 

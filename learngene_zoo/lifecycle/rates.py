@@ -153,7 +153,9 @@ def describe_rates(model: Descendant | TimmModel, recipe: Recipe, images: int) -
     if _is_text(model) and is_pretrained(model):
         width, kind = width or model.width, " of texts"
     if width > FULL_RATE or kind:
-        reason = f"models with weights of a pretrained model{kind} of width {width}"
+        reason = f"pretrained models{kind} of width {width}"
+        if width != model.width:
+            reason = f"models{kind} that inherit from a model of width {width}"
     line = (
         f"the learning rate was {recipe.lr:g}{decay}, the default{'s' if has_decay else ''} of "
         f"{reason}"

@@ -38,7 +38,7 @@ FORMAT = 1
 PREFIX = "checkpoint-"
 TENSORS, RECORD = "state.safetensors", "checkpoint.json"
 MOMENTS = ("step", "exp_avg", "exp_avg_sq")
-INTERRUPTED = "\ninterrupted: saving after this step; press Ctrl-C again to stop at once\n"
+INTERRUPTED = "\ninterrupted: saving after this step; a second Ctrl-C stops at once\n"
 
 
 @dataclass(frozen=True, kw_only=True)

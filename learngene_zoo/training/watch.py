@@ -79,7 +79,8 @@ class Watch:
     images: int = 0  # validation images; 0 where they give no accuracy
     state: StateDict | None = None  # of the epoch that is to be kept
     _losses: list[float] = field(default_factory=list)
-    _began: float | None = None
+    _began: float = 0.0  # when the epoch began
+    _has_resumed: bool = False
 
     def follow(self, steps: Iterator[Step], model: nn.Module, measure: Measure, epochs: int) -> str:
         """Take the steps of a training, and leave the model with the weights to keep.
@@ -113,6 +114,7 @@ class Watch:
         self.history = [Epoch(epoch=0, step=0, loss=None, value=result.value, others=result.others)]
         self.images = result.images
         say(self.run, f"{self._prefix}epoch 0 of {epochs}, before training: {result.text}")
+        self._began = time.monotonic()
 
     def end_step(self, step: Step, model: nn.Module, measure: Measure, epochs: int) -> bool:
         """Validate the model if the step ends an epoch, and return whether to stop the training.
@@ -123,9 +125,8 @@ class Watch:
             measure: validates a model.
             epochs: the number of epochs, for the lines.
         """
-        if self._began is None:
+        if not self._has_resumed:
             self._resume(before=step.step)
-            self._began = time.monotonic()
         self._losses.append(step.loss)
         if not step.end_of_epoch:
             return False
@@ -159,7 +160,7 @@ class Watch:
 
     def finish(self, model: nn.Module) -> None:
         """Give the model the weights to keep."""
-        if self._began is None:
+        if not self._has_resumed:
             self._resume(before=None)
         if self.state is not None:
             model.load_state_dict(dict(self.state))
@@ -196,6 +197,7 @@ class Watch:
 
     def _resume(self, before: int | None) -> None:
         """Restore the results and weights of the steps before this one from the run's folder."""
+        self._has_resumed = True
         if self.run.folder is None or not self.run.resume:
             return
         path = self.run.folder / METRICS

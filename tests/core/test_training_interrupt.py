@@ -72,7 +72,7 @@ def test_the_first_one_is_announced_at_once(
     with pytest.raises(KeyboardInterrupt):
         run_training(Run(folder=tmp_path / "run", lines=True), interrupt_at=5)
     assert (
-        capfd.readouterr().err.count("interrupted: saving after this step; press Ctrl-C again") == 1
+        capfd.readouterr().err.count("interrupted: saving after this step; a second Ctrl-C") == 1
     )
 
 

@@ -342,12 +342,12 @@ def test_the_gentle_rates_are_used_and_said_unless_others_are_named(
     images = TASK.sizes["train"]
     assert take(epochs=1, batch_size=images // 5) == (1e-4, 0.75)
     assert (
-        "the learning rate was 0.0001 and the layer decay 0.75, the defaults of models with weights"
-        " of a pretrained model of width 384\n" in capsys.readouterr().err
+        "the learning rate was 0.0001 and the layer decay 0.75, the defaults of models that"
+        " inherit from a model of width 384\n" in capsys.readouterr().err
     )
     assert take(epochs=1, batch_size=images // 2) == (4e-5, 0.75)
     assert (
-        "of a pretrained model of width 384; that is 0.4 times the usual 0.0001, as an epoch"
+        "that inherit from a model of width 384; that is 0.4 times the usual 0.0001, as an epoch"
         " had only 2 steps\n" in capsys.readouterr().err
     )
     assert take(epochs=1, lr=1e-3) == (1e-3, 0.75)
