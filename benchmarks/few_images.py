@@ -1,10 +1,10 @@
-"""Which learning rate and warm-up does fine-tuning need with few training images or texts?
+"""Which learning rate, warm-up and batch size does fine-tuning need with few images or texts?
 
 Varied: the number of training images, the learning rate as a multiple of the rate of a training
-with 500 images (of texts a multiple of 1e-4), and the epochs of warm-up of 20 (`VARIANTS`), on
-models built from a real DINOv2-S at 56 pixels, from the bundled ancestry model, and with texts from
-a MiniLM. The grid `dinov2-stamps` has the models of DINOv2-S at 112 pixels on a task that was not
-used to choose the defaults.
+with 500 images (of texts a multiple of 1e-4), the epochs of warm-up of 20, and the size of the
+batches (`VARIANTS`), on models built from a real DINOv2-S at 56 pixels, from the bundled ancestry
+model, and with texts from a MiniLM. The grid `dinov2-stamps` has the models of DINOv2-S at 112
+pixels on a task that was not used to choose the defaults.
 
 Measured: the accuracy before training, with the head of a ridge regression, and after the last
 epoch, on at most 400 other images of the task's training split (176 of stamps); all other settings
@@ -25,6 +25,7 @@ Page: docs/results/finetuning.md.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -51,13 +52,39 @@ from probes import hold_out_images
 from rows import find_missing, measure_cells, read_rows
 
 ROWS = machine.RESULTS / "few_images.jsonl"
-# By the number of images: the rate as a multiple of that of 500 images, and the epochs of warm-up.
-# The last pair of each is the default of `lgzoo finetune` (`lifecycle.rates.adapt_to_steps`).
+
+
+class Variant(NamedTuple):
+    """A recipe."""
+
+    factor: float  # the learning rate as a multiple of that of 500 images
+    warmup: float  # epochs
+    batch_size: int = 64
+
+
+# By the number of images. The last one of each is the default of `lgzoo finetune`
+# (`lifecycle.rates.adapt_to_steps`).
 VARIANTS = {
-    64: ((1.0, 1.0), (0.3, 1.0), (0.1, 1.0), (1.0, 5.0), (0.3, 5.0), (0.1, 5.0), (0.2, 5.0)),
-    128: ((1.0, 1.0), (0.4, 2.5)),
-    250: ((1.0, 1.0), (0.8, 1.25)),
+    64: (
+        Variant(1.0, 1.0),
+        Variant(0.3, 1.0),
+        Variant(0.1, 1.0),
+        Variant(1.0, 5.0),
+        Variant(0.3, 5.0),
+        Variant(0.1, 5.0),
+        Variant(0.2, 5.0),
+        Variant(1.0, 1.25, 16),
+        Variant(0.5, 1.25, 16),
+        Variant(1.0, 1.0, 8),
+        Variant(0.5, 1.0, 8),
+        Variant(0.25, 1.0, 8),
+        Variant(0.354, 1.0, 8),
+    ),
+    128: (Variant(1.0, 1.0), Variant(0.4, 2.5), Variant(0.5, 1.0, 16)),
+    250: (Variant(1.0, 1.0), Variant(0.8, 1.25), Variant(0.707, 1.0, 32)),
 }
+# Batches of 64: a rate in proportion to the steps of an epoch, and a warm-up of five steps.
+LARGE_BATCHES = {64: Variant(0.2, 5.0), 128: Variant(0.4, 2.5), 250: Variant(0.8, 1.25)}
 FIRST_HELD_OUT, HELD_OUT, HELD_OUT_TEXTS = 500, 400, 200
 PIXELS, LARGE_PIXELS = 56, 112
 REAL_MODELS = (("first_k", 6, 384), ("closed_form", 6, 256), ("weight_selection", 6, 256))
@@ -72,7 +99,7 @@ BUNDLED_TASKS = ("digits", "fashion_mnist", "petals", "signs")
 TEXT_MODELS = (("first_k", 3, 384), ("first_k", 6, 384), ("weight_selection", 6, 256))
 TEXT_LR = 1e-4  # the default when the first of these trainings were measured
 TEXT_TASKS = ("wordnet", "debian_sections", "sentiment")
-TEXT_VARIANTS = {64: ((1.0, 1.0), (0.2, 5.0), (1.0, 5.0), (3.0, 5.0))}
+TEXT_VARIANTS = {64: (Variant(1.0, 1.0), Variant(0.2, 5.0), Variant(1.0, 5.0), Variant(3.0, 5.0))}
 
 
 class Grid(NamedTuple):
@@ -80,7 +107,7 @@ class Grid(NamedTuple):
 
     models: tuple[tuple[str, int, int], ...]  # method, layers and width
     tasks: tuple[str, ...]
-    variants: Mapping[int, tuple[tuple[float, float], ...]] = VARIANTS
+    variants: Mapping[int, tuple[Variant, ...]] = VARIANTS
     pixels: int | None = None  # None: those of the ancestry model
     first_held_out: int = FIRST_HELD_OUT  # in the random order of the training images
 
@@ -106,12 +133,14 @@ class Cell(NamedTuple):
     images: int
     factor: float
     warmup: float
+    batch_size: int
 
     @property
     def name(self) -> str:
         """All fields as text."""
         size = f"{self.ancestry} {self.method} {self.layers} x {self.width}"
-        return f" {size} {self.task} {self.images} images {self.factor:g} {self.warmup:g} "
+        recipe = f"{self.factor:g} {self.warmup:g} batches of {self.batch_size}"
+        return f" {size} {self.task} {self.images} images {recipe} "
 
 
 def main() -> None:
@@ -170,7 +199,12 @@ def measure_cell(cell: Cell, ancestry: str | None) -> dict[str, Any]:
     )
     model = model.with_fit(lifecycle.choose_fit(model, task))
     rate, decay = (TEXT_LR, 1.0) if opened.is_text else lifecycle.choose_rates(model)
-    recipe = replace(lifecycle.FINETUNE, lr=cell.factor * rate, warmup=cell.warmup)
+    recipe = replace(
+        lifecycle.FINETUNE,
+        lr=cell.factor * rate,
+        warmup=cell.warmup,
+        batch_size=cell.batch_size,
+    )
     if opened.is_text:
         recipe = replace(recipe, augment="none")
     else:
@@ -228,15 +262,14 @@ def make_table(rows: Sequence[dict[str, Any]]) -> str:
     and a model a row. Only complete means are shown.
     """
     lines = [
-        "| images | model | ridge head | as with 500 images | the default |",
-        "|---:|---|---:|---:|---:|",
+        "| images | model | ridge head | as with 500 | batches of 64, adapted | the default |",
+        "|---:|---|---:|---:|---:|---:|",
     ]
     for ancestry, images, model, variants in list_starts():
         own = [row for row in rows if get_start(row) == (ancestry, *model, images)]
-        ends = [
-            [row for row in own if get_variant(row) == variant]
-            for variant in (variants[0], variants[-1])
-        ]
+        large = variants[-1] if ancestry == "minilm" else LARGE_BATCHES[images]
+        shown = [variants[0], large, variants[-1]]
+        ends = [[row for row in own if get_variant(row) == variant] for variant in shown]
         if all(len(part) == len(GRIDS[ancestry].tasks) for part in ends):
             method, layers, width = model
             before = describe_mean(ends[0], "before")
@@ -246,7 +279,7 @@ def make_table(rows: Sequence[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def list_starts() -> Iterator[tuple[str, int, tuple[str, int, int], Sequence[tuple[float, float]]]]:
+def list_starts() -> Iterator[tuple[str, int, tuple[str, int, int], Sequence[Variant]]]:
     """Yield the grid, the number of images, the model and the variants of each row."""
     for images in sorted({images for grid in GRIDS.values() for images in grid.variants}):
         for name, grid in GRIDS.items():
@@ -255,30 +288,30 @@ def list_starts() -> Iterator[tuple[str, int, tuple[str, int, int], Sequence[tup
 
 
 def make_variant_table(rows: Sequence[dict[str, Any]]) -> str:
-    """Return the mean gains over the ridge head with the fewest images in Markdown, in points: the
-    models of a grid a row. Only starts of which all variants are measured count.
+    """Return the mean gains over the ridge head with the fewest images in Markdown, in points: a
+    recipe a row, the models of a grid a column. Only starts of which all variants are measured
+    count.
     """
     images = min(VARIANTS)
-    every = [variant for grid in GRIDS.values() for variant in grid.variants[images]]
-    columns = sorted(set(every), key=lambda variant: (variant[1], -variant[0]))
-    heads = [f"{factor:g} x rate, warm-up {warmup:g}" for factor, warmup in columns]
+    gains = {name: list_gains(rows, name, images) for name in GRIDS}
+    shown = [name for name in GRIDS if gains[name]]
+    every = {one for name in shown for one in GRIDS[name].variants[images]}
     lines = [
-        f"| models of | trainings each | {' | '.join(heads)} |",
-        "|---|---:|" + "---:|" * len(heads),
+        f"| batch | warm-up | rate | {' | '.join(f'{n} ({len(gains[n])})' for n in shown)} |",
+        "|---:|---:|---:|" + "---:|" * len(shown),
     ]
-    for name in GRIDS:
-        gains = list_gains(rows, name, images)
-        if gains:
-            cells = [describe_gain([one.get(column) for one in gains]) for column in columns]
-            lines.append(f"| {name} | {len(gains)} | {' | '.join(cells)} |")
+    for one in sorted(every, key=lambda one: (-one.batch_size, one.warmup, -one.factor)):
+        steps = one.warmup * math.ceil(images / one.batch_size)
+        cells = [describe_gain([start.get(one) for start in gains[name]]) for name in shown]
+        lines.append(f"| {one.batch_size} | {steps:g} | {one.factor:g} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
 def list_gains(
     rows: Sequence[dict[str, Any]], grid: str, images: int
-) -> list[dict[tuple[float, float], float]]:
+) -> list[dict[Variant, float]]:
     """Return the gains of each start of a grid by variant; only starts with all variants count."""
-    starts: dict[tuple[Any, ...], dict[tuple[float, float], float]] = {}
+    starts: dict[tuple[Any, ...], dict[Variant, float]] = {}
     for row in rows:
         if (row["ancestry"], row["images"]) == (grid, images):
             start = (*get_start(row), row["task"])
@@ -298,9 +331,9 @@ def get_start(row: dict[str, Any]) -> tuple[Any, ...]:
     return tuple(row[name] for name in ("ancestry", "method", "layers", "width", "images"))
 
 
-def get_variant(row: dict[str, Any]) -> tuple[float, float]:
-    """Return the multiple of the rate and the warm-up of a row."""
-    return row["factor"], row["warmup"]
+def get_variant(row: dict[str, Any]) -> Variant:
+    """Return the recipe of a row."""
+    return Variant(row["factor"], row["warmup"], row["batch_size"])
 
 
 def describe_mean(rows: Sequence[dict[str, Any]], field: str) -> str:

@@ -34,6 +34,7 @@ from learngene_zoo.cli.options import (
 from learngene_zoo.cli.plan import list_sizes
 from learngene_zoo.cli.sections import DetailOption, SettingsCommand, SizeOption, TrainingOption
 from learngene_zoo.cli.train import (
+    BATCH,
     DECAY,
     RATE,
     WARMUP,
@@ -226,7 +227,7 @@ command = SettingsCommand(
             kind=TrainingOption,
             defaults={"fit": "stretch with a new head"},
         ),
-        *make_auto_options(lifecycle.FINETUNE, lifecycle.AUTO_SETTINGS, lr=RATE),
+        *make_auto_options(lifecycle.FINETUNE, lifecycle.AUTO_SETTINGS, lr=RATE, batch_size=BATCH),
         *make_options(
             lifecycle.FINETUNE,
             without=(*lifecycle.AUTO_SETTINGS, *LEFT_OUT),

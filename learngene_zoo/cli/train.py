@@ -329,9 +329,13 @@ def _list_facts(metrics: Mapping[str, Any]) -> dict[str, Any]:
 RATE = (
     f"{lifecycle.FINETUNE.lr:g} up to width {lifecycle.FULL_RATE}; wider "
     f"{lifecycle.FINETUNE.lr * lifecycle.FULL_RATE:g}/width, or {lifecycle.INHERITED_LR:g} if "
-    f"pretrained; of pretrained models on images N/{lifecycle.WARMUP_STEPS} of that if an epoch "
-    f"has N < {lifecycle.WARMUP_STEPS} steps; of those of texts {lifecycle.TEXT_LR:g}, or "
+    f"pretrained, times sqrt(N/{lifecycle.FINETUNE.batch_size}) in smaller batches of N; of "
+    f"pretrained models of texts {lifecycle.TEXT_LR:g}, or "
     f"{lifecycle.TEXT_LR * lifecycle.FULL_RATE:g}/width of a wider ancestry model"
+)
+BATCH = (
+    f"{lifecycle.FINETUNE.batch_size}; 8 to 32 if pretrained, on at most "
+    f"{(lifecycle.WARMUP_STEPS - 1) * lifecycle.FINETUNE.batch_size} images"
 )
 WARMUP = f"{lifecycle.FINETUNE.warmup:g}; at least {lifecycle.WARMUP_STEPS} steps if pretrained"
 DECAY = (
@@ -367,7 +371,7 @@ finetune_command = SettingsCommand(
             kind=TrainingOption,
             defaults={"fit": "stretch with a new head"},
         ),
-        *make_auto_options(lifecycle.FINETUNE, lifecycle.AUTO_SETTINGS, lr=RATE),
+        *make_auto_options(lifecycle.FINETUNE, lifecycle.AUTO_SETTINGS, lr=RATE, batch_size=BATCH),
         *make_options(
             lifecycle.FINETUNE,
             without=lifecycle.AUTO_SETTINGS,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -129,9 +129,10 @@ def finetune(
         task: default: the task for which the model was built. A model from the bundled ancestry
             that was built without a task is trained on `digits`.
         recipe: the whole training, with the defaults of `Recipe`, which are not those of
-            `finetune`. None: `FINETUNE`, with a learning rate, a layer decay and a warm-up that
-            depend on the width of the model, on whether its weights are pretrained, and on the
-            number of training images (`lgzoo finetune --help`); name single values in `settings`.
+            `finetune`. None: `FINETUNE`, with a batch size, a learning rate, a layer decay and a
+            warm-up that depend on the width of the model, on whether its weights are pretrained,
+            and on the number of training images (`lgzoo finetune --help`); name single values in
+            `settings`.
         tuning: the other settings.
         preset: replaces the recipe: "paper" is the recipe of the paper of the method that built the
             model, with the paper's learning rate for the task, if there is one.
@@ -161,7 +162,7 @@ def finetune(
     is_default = recipe is None and preset is None and is_pretrained(start)
     recipe, tuning, _ = _set_named(defaults, tuning, settings)
     if is_default:
-        recipe = _adapt_recipe(recipe, data, has_rate=has_rate, has_warmup="warmup" in settings)
+        recipe = _adapt_recipe(recipe, data, {*settings, *(["lr"] if has_rate else [])})
     if data.is_text:
         check_text_recipe(recipe)
         if tuning.fit:
@@ -234,14 +235,19 @@ def _train(
     return replace(result, provenance={**result.provenance, **kept})
 
 
-def _adapt_recipe(recipe: Recipe, task: Task, *, has_rate: bool, has_warmup: bool) -> Recipe:
-    """Return the recipe adapted to the number of steps, but for values that the caller named."""
-    adapted = adapt_to_steps(recipe, task.sizes["train"], is_text=task.is_text)
-    return replace(
+def _adapt_recipe(recipe: Recipe, task: Task, named: Collection[str]) -> Recipe:
+    """Return the recipe adapted to the number of steps, but for the settings that are `named`."""
+    adapted = adapt_to_steps(
         recipe,
-        lr=recipe.lr if has_rate else adapted.lr,
-        warmup=recipe.warmup if has_warmup else adapted.warmup,
+        task.sizes["train"],
+        is_text=task.is_text,
+        has_batch_size="batch_size" in named,
     )
+    values = {
+        name: getattr(recipe if name in named else adapted, name)
+        for name in ("batch_size", "lr", "warmup")
+    }
+    return replace(recipe, **values)
 
 
 def _choose_defaults(

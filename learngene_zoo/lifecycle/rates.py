@@ -22,9 +22,10 @@ if TYPE_CHECKING:
     from learngene_zoo.tasks.task import Task
 
 FINETUNE = Recipe(epochs=20, batch_size=64, lr=3e-3, warmup=1.0)
-# The steps of warm-up of a pretrained model, and the steps of an epoch from which it has the full
-# learning rate; see benchmarks/few_images.py.
-WARMUP_STEPS = 5
+# The steps of warm-up of a pretrained model, and the steps of an epoch from which it has the usual
+# batches and learning rate; with fewer, the steps and the size of small batches. See
+# benchmarks/few_images.py.
+WARMUP_STEPS, SMALL_BATCH_STEPS, SMALLEST_BATCH = 5, 8, 8
 # Learning rates of `heal`, of the same models and of all others; see benchmarks/heal_rates.py.
 INHERITED_HEAL_LR, HEAL_LR = FLAT_LR, 1e-3
 
@@ -44,27 +45,49 @@ def choose_rates(model: Descendant | TimmModel) -> tuple[float, float]:
     return choose_rate(model.width), 1.0
 
 
-def adapt_to_steps(recipe: Recipe, samples: int, *, is_text: bool = False) -> Recipe:
+def adapt_to_steps(
+    recipe: Recipe, samples: int, *, is_text: bool = False, has_batch_size: bool = False
+) -> Recipe:
     """Return the recipe of a pretrained model for a number of training images or texts.
 
     The first steps of Adam move every weight by the learning rate, whatever its gradient is. With
     few steps in an epoch, the warm-up of a recipe is over before the moving averages have seen
-    more than one or two batches, and inherited features are lost. The warm-up therefore has at
-    least `WARMUP_STEPS` steps (but at most half of the training). The learning rate on images falls
-    in proportion if an epoch has fewer steps; on texts it is not changed, as a lower rate has a
-    larger head (`training.heads.limit_scale`). docs/results/finetuning.md has the measurements.
+    more than one or two batches, and inherited features are lost. If an epoch has fewer than
+    `WARMUP_STEPS` steps, the batches of images are therefore smaller (`choose_batch_size`), with a
+    learning rate in proportion to the square root of their size. If there are still too few steps,
+    the learning rate on images falls in proportion to them, and the warm-up has at least
+    `WARMUP_STEPS` steps (but at most half of the training). On texts only the warm-up changes, as a
+    lower rate has a larger head (`training.heads.limit_scale`). docs/results/finetuning.md has the
+    measurements.
 
     Args:
         recipe: with the learning rate and the warm-up of a training with more samples.
         samples: the number of training images or texts of the task.
         is_text: whether they are texts.
+        has_batch_size: whether the caller chose the batch size, which then stays.
     """
-    steps = math.ceil(min(samples, recipe.images or samples) / recipe.batch_size)
+    count = min(samples, recipe.images or samples)
+    steps = math.ceil(count / recipe.batch_size)
     if not 0 < steps < WARMUP_STEPS:
         return recipe
-    lr = recipe.lr if is_text else float(f"{recipe.lr * steps / WARMUP_STEPS:.3g}")
+    size = recipe.batch_size
+    if not (is_text or has_batch_size):
+        size = choose_batch_size(count, size)
+        steps = math.ceil(count / size)
+    factor = 1.0 if is_text else math.sqrt(size / recipe.batch_size) * min(1, steps / WARMUP_STEPS)
     warmup = max(recipe.warmup, min(WARMUP_STEPS / steps, recipe.epochs / 2))
-    return replace(recipe, lr=lr, warmup=warmup)
+    return replace(recipe, batch_size=size, lr=float(f"{recipe.lr * factor:.3g}"), warmup=warmup)
+
+
+def choose_batch_size(images: int, most: int) -> int:
+    """Return the largest power of two with which an epoch has at least `SMALL_BATCH_STEPS` steps.
+
+    It is at least `SMALLEST_BATCH`, and at most `most`.
+    """
+    size = SMALLEST_BATCH
+    while 2 * size <= most and math.ceil(images / (2 * size)) >= SMALL_BATCH_STEPS:
+        size *= 2
+    return min(size, most)
 
 
 def choose_heal_rate(model: Descendant) -> float:
@@ -162,7 +185,9 @@ def describe_rates(model: Descendant | TimmModel, recipe: Recipe, images: int) -
     )
     if recipe.lr < usual:
         steps = math.ceil(min(images, recipe.images or images) / recipe.batch_size)
-        reason = f"as an epoch had only {count_noun(steps, 'step')}"
+        reason = f"in batches of {recipe.batch_size}"
+        if steps < WARMUP_STEPS:
+            reason = f"as an epoch had only {count_noun(steps, 'step')}"
         line += f"; that is {recipe.lr / usual:.2g} times the usual {usual:g}, {reason}"
     return line
 

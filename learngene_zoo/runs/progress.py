@@ -346,7 +346,8 @@ def say_once(run: Run, text: str) -> None:
 def print_epochs(run: Run, label: str, done: int, steps: int, epochs: int) -> Iterator[Log]:
     """Yield a function that prints a line for an epoch when the next one begins.
 
-    Of short epochs, only one every few seconds has a line.
+    The line has the mean loss of the epoch's steps, after a resumption of those since then. Of
+    short epochs, only one every few seconds has a line.
 
     Args:
         run: the run.
@@ -358,22 +359,24 @@ def print_epochs(run: Run, label: str, done: int, steps: int, epochs: int) -> It
     title = f"{run.name}: {label}" if run.name else label
     began = reported = time.monotonic()
     last: Mapping[str, float] = {}
+    losses: list[float] = []  # of the epoch
+
+    def say_epoch(values: Mapping[str, float]) -> None:
+        nonlocal reported
+        reported = time.monotonic()
+        loss = sum(losses) / len(losses)
+        line = f"epoch {values['epoch'] + 1} of {epochs}: loss {loss:.4f}, {reported - began:.0f} s"
+        say(run, f"{title}: {line}")
 
     def watch(values: Mapping[str, float], step: int) -> None:
-        nonlocal reported, last
-        ended = (
-            bool(last)
-            and values["epoch"] != last["epoch"]
-            and time.monotonic() - reported >= MIN_SECONDS_BETWEEN_LINES
-        )
-        visible = values if step == steps else last if ended else None
-        if visible is not None:
-            reported = time.monotonic()
-            say(
-                run,
-                f"{title}: epoch {visible['epoch'] + 1} of {epochs}: loss {visible['loss']:.4f},"
-                f" {reported - began:.0f} s",
-            )
+        nonlocal last
+        if last and values["epoch"] != last["epoch"]:
+            if time.monotonic() - reported >= MIN_SECONDS_BETWEEN_LINES:
+                say_epoch(last)
+            losses.clear()
+        losses.append(values["loss"])
+        if step == steps:
+            say_epoch(values)
         last = values
 
     yield watch

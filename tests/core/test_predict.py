@@ -401,7 +401,9 @@ def test_the_fields_of_a_run_and_other_functions_are_named(at_hand: Path) -> Non
 def test_arguments_of_another_type_are_refused(at_hand: Path) -> None:
     wrong: Any
     for wrong in (3, [3], torch.zeros(1, 3, 8, 8)):
-        with pytest.raises(WrongCall, match=r"images has a value of type .*; expected paths of images"):
+        with pytest.raises(
+            WrongCall, match=r"images has a value of type .*; expected paths of images"
+        ):
             lg.predict("finetuned", wrong)
     wrong = None
     with pytest.raises(WrongCall, match="the method is None; expected the name of one"):

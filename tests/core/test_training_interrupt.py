@@ -71,9 +71,7 @@ def test_the_first_one_is_announced_at_once(
     assert "interrupted" not in capfd.readouterr().err
     with pytest.raises(KeyboardInterrupt):
         run_training(Run(folder=tmp_path / "run", lines=True), interrupt_at=5)
-    assert (
-        capfd.readouterr().err.count("interrupted: saving after this step; a second Ctrl-C") == 1
-    )
+    assert capfd.readouterr().err.count("interrupted: saving after this step; a second Ctrl-C") == 1
 
 
 def test_a_second_one_ends_it_at_once(tmp_path: Path) -> None:

@@ -349,12 +349,16 @@ def test_a_long_title_leaves_room_for_the_numbers_of_a_bar():
     assert len(_shorten_title("x" * 50, -5)) == 15
 
 
-def test_a_line_of_an_epoch_says_how_many_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_line_of_an_epoch_has_its_mean_loss_and_the_number_of_epochs(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     from learngene_zoo.runs.progress import print_epochs
     from learngene_zoo.runs.run import Run
 
     with print_epochs(
         Run(lines=True, name="search/digits"), "super net", done=0, steps=6, epochs=3
     ) as watch:
-        watch({"epoch": 2, "loss": 0.5}, 6)
+        watch({"epoch": 1, "loss": 9.0}, 4)
+        watch({"epoch": 2, "loss": 0.7}, 5)
+        watch({"epoch": 2, "loss": 0.3}, 6)
     assert capsys.readouterr().err == "search/digits: super net: epoch 3 of 3: loss 0.5000, 0 s\n"

@@ -345,6 +345,8 @@ def test_the_gentle_rates_are_used_and_said_unless_others_are_named(
         "the learning rate was 0.0001 and the layer decay 0.75, the defaults of models that"
         " inherit from a model of width 384\n" in capsys.readouterr().err
     )
+    assert take(epochs=1) == (3.54e-5, 0.75)
+    assert "that is 0.35 times the usual 0.0001, in batches of 8\n" in capsys.readouterr().err
     assert take(epochs=1, batch_size=images // 2) == (4e-5, 0.75)
     assert (
         "that inherit from a model of width 384; that is 0.4 times the usual 0.0001, as an epoch"
@@ -356,25 +358,49 @@ def test_the_gentle_rates_are_used_and_said_unless_others_are_named(
 
 
 @pytest.mark.parametrize(
-    ("settings", "images", "lr", "warmup"),
+    ("settings", "images", "batch_size", "factor", "warmup"),
     [
-        ({}, 320, 1e-3, 1.0),
-        ({}, 64, 2e-4, 5.0),  # one step in an epoch
-        ({}, 65, 4e-4, 2.5),
-        ({}, 250, 8e-4, 1.25),
-        ({"epochs": 4}, 64, 2e-4, 2.0),  # at most half of the training
-        ({"images": 64}, 5000, 2e-4, 5.0),
-        ({"batch_size": 8}, 64, 1e-3, 1.0),
-        ({"warmup": 8.0}, 64, 2e-4, 8.0),
-        ({}, 0, 1e-3, 1.0),
+        ({}, 320, 64, 1.0, 1.0),
+        ({}, 257, 64, 1.0, 1.0),
+        ({}, 256, 32, 0.707, 1.0),
+        ({}, 225, 32, 0.707, 1.0),
+        ({}, 224, 16, 0.5, 1.0),
+        ({}, 128, 16, 0.5, 1.0),
+        ({}, 64, 8, 0.354, 1.0),
+        ({}, 40, 8, 0.354, 1.0),
+        ({}, 16, 8, 0.141, 2.5),  # two steps in an epoch
+        ({"epochs": 4}, 8, 8, 0.0707, 2.0),  # at most half of the training
+        ({"images": 64}, 5000, 8, 0.354, 1.0),
+        ({"warmup": 8.0}, 64, 8, 0.354, 8.0),
+        ({"batch_size": 8}, 64, 8, 1.0, 1.0),
+        ({}, 0, 64, 1.0, 1.0),
     ],
 )
-def test_with_few_steps_in_an_epoch_the_rate_is_lower_and_the_warmup_longer(
-    settings: dict[str, Any], images: int, lr: float, warmup: float
+def test_with_few_steps_in_an_epoch_the_batches_are_smaller_and_the_rate_is_lower(
+    settings: dict[str, Any], images: int, batch_size: int, factor: float, warmup: float
 ) -> None:
     recipe = replace(lifecycle.FINETUNE, lr=1e-3, **settings)
     adapted = lifecycle.adapt_to_steps(recipe, images)
-    assert adapted == replace(recipe, lr=lr, warmup=warmup)
+    lr = pytest.approx(1e-3 * factor)
+    assert (adapted.batch_size, adapted.lr, adapted.warmup) == (batch_size, lr, warmup)
+    assert replace(adapted, batch_size=recipe.batch_size, lr=1e-3, warmup=recipe.warmup) == recipe
+
+
+@pytest.mark.parametrize(
+    ("settings", "images", "factor", "warmup"),
+    [
+        ({}, 64, 0.2, 5.0),  # one step in an epoch
+        ({}, 65, 0.4, 2.5),
+        ({}, 250, 0.8, 1.25),
+        ({"epochs": 4}, 64, 0.2, 2.0),
+    ],
+)
+def test_batches_that_are_named_and_those_of_texts_do_not_change(
+    settings: dict[str, Any], images: int, factor: float, warmup: float
+) -> None:
+    recipe = replace(lifecycle.FINETUNE, lr=1e-3, **settings)
+    adapted = lifecycle.adapt_to_steps(recipe, images, has_batch_size=True)
+    assert adapted == replace(recipe, lr=float(f"{1e-3 * factor:.3g}"), warmup=warmup)
     of_texts = lifecycle.adapt_to_steps(recipe, images, is_text=True)
     assert of_texts == replace(recipe, warmup=warmup), "the rate on texts does not change"
 
@@ -395,6 +421,9 @@ def test_the_adapted_warmup_is_used_unless_another_is_named_or_nothing_is_pretra
     assert take(make_heir(384)) == (4e-5, 2.0)
     assert take(make_heir(384), warmup=0.5) == (4e-5, 0.5)
     assert take(make_heir(384), lr=1e-3) == (1e-3, 2.0)
+    named = lifecycle.finetune(make_heir(384), task="tiny", run=RUN, epochs=1, layer_decay=1.0)
+    found: Any = named.provenance["recipe"]
+    assert (found["batch_size"], found["lr"]) == (8, 3.54e-5)
     assert take(make_heir(384, inherited=False)) == (3e-3, 1.0)
 
 
