@@ -1,0 +1,147 @@
+"""Which learning rates train PITH from the start `projections`, for every seed?
+
+Varied: the stages (stage 2 alone, or both), their learning rates and warm-up (`RECIPES`), and the
+seed (those of the claim pith-shuffled whose trainings failed, and one that did not). All other
+settings are those of the claim: the preset `mini` with 77,000 images of the source task in stage 1,
+and seven tasks of at most 10,000 images for 5 epochs in stage 2.
+
+Measured: the accuracy of untrained models on 300 validation images of each of the seven tasks, the
+mean over the tasks, by size. No test image is read.
+
+Command: resumable; 10 to 16 minutes of one core for each training.
+
+    python benchmarks/pith_rates.py [--workers 2] [--only WORD ...]
+    python benchmarks/pith_rates.py --table    write the table from the results
+
+Results: benchmarks/results/pith_rates.jsonl.
+Page: docs/results/pith.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterator, Sequence
+from statistics import mean
+from typing import Any, NamedTuple
+
+import machine
+from learngene_zoo import lifecycle
+from learngene_zoo.runs.run import Run
+from pages import DOCS, replace_between
+from rows import find_missing, measure_cells, read_rows
+
+ROWS = machine.RESULTS / "pith_rates.jsonl"
+TASKS = ("objects", "figures", "textures", "signs", "glyphs", "numbers", "motion")
+SEEDS = (0, 2, 4, 6)
+SIZES = ("3x96", "8x96", "12x96")
+IMAGES, TUNING_IMAGES, TUNING_EPOCHS, JUDGED = 77_000, 10_000, 5, 300
+
+
+class Recipe(NamedTuple):
+    """Learning rates and epochs of warm-up of both stages; None: stage 2 alone."""
+
+    lr: float | None
+    warmup: float | None
+    tuning_lr: float
+    tuning_warmup: float
+
+
+# With their seeds. The first has the rate of the claim, the last one is that of the preset `mini`.
+RECIPES = {
+    Recipe(None, None, 3e-4, 0.05): (4,),
+    Recipe(None, None, 1e-4, 0.5): (4,),
+    Recipe(1e-4, 0.2, 1e-4, 0.5): SEEDS,
+}
+
+
+class Cell(NamedTuple):
+    """A training."""
+
+    lr: float | None
+    warmup: float | None
+    tuning_lr: float
+    tuning_warmup: float
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """All fields as text."""
+        return " ".join(f"{name} {value}" for name, value in self._asdict().items())
+
+
+def main() -> None:
+    """Measure the missing trainings, print the table and write it."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument(
+        "--only", nargs="*", default=[], help="cells whose description contains all of these words"
+    )
+    parser.add_argument("--table", action="store_true", help="measure nothing")
+    args = parser.parse_args()
+    if not args.table:
+        missing = find_missing(ROWS, list_cells(), args.only)
+        measure_cells(ROWS, missing, measure_cell, args.workers, None)
+    table = make_table(read_rows(ROWS))
+    replace_between(DOCS / "results" / "pith.md", "rates", table)
+    print(table)
+
+
+def list_cells() -> Iterator[Cell]:
+    """Yield all trainings."""
+    for recipe, seeds in RECIPES.items():
+        for seed in seeds:
+            yield Cell(*recipe, seed)
+
+
+def measure_cell(cell: Cell, source: str | None) -> dict[str, Any]:
+    """Train a hypernetwork, and return the row."""
+    stage_1 = {"lr": cell.lr, "warmup": cell.warmup, "images": IMAGES}
+    learngene = lifecycle.extract(
+        "pith",
+        tasks=TASKS,
+        run=Run(seed=cell.seed, threads=1, device=machine.DEVICE),
+        tuning_lr=cell.tuning_lr,
+        tuning_warmup=cell.tuning_warmup,
+        tuning_images=TUNING_IMAGES,
+        tuning_epochs=TUNING_EPOCHS,
+        judged=JUDGED,
+        **({"source": None} if cell.lr is None else stage_1),
+    )
+    metrics: Any = learngene.config.metrics["stage_2"]
+    untrained = metrics["untrained"]
+    means = {size: round(mean(untrained[task][size] for task in TASKS), 4) for size in SIZES}
+    return {**cell._asdict(), **means, **machine.describe_device()}
+
+
+def make_table(rows: Sequence[dict[str, Any]]) -> str:
+    """Return the mean accuracies over the tasks in Markdown, per cent: a training a row."""
+    lines = [
+        f"| stage 1 | stage 2 | seed | {' | '.join(SIZES)} |",
+        f"|---|---|---:|{'---:|' * len(SIZES)}",
+    ]
+    order = list(list_cells())
+    for row in sorted(rows, key=lambda row: order.index(get_cell(row))):
+        recipe = Recipe(*get_cell(row)[:-1])
+        first = describe_stage(recipe.lr, recipe.warmup)
+        second = describe_stage(recipe.tuning_lr, recipe.tuning_warmup)
+        accuracies = " | ".join(f"{100 * row[size]:.1f}" for size in SIZES)
+        lines.append(f"| {first} | {second} | {row['seed']} | {accuracies} |")
+    return "\n".join(lines)
+
+
+def get_cell(row: dict[str, Any]) -> Cell:
+    """Return the training of a row."""
+    return Cell(*(row[name] for name in Cell._fields))
+
+
+def describe_stage(lr: float | None, warmup: float | None) -> str:
+    """Return the rate and the warm-up of a stage."""
+    return "none" if lr is None else f"{lr:g}, warm-up {warmup:g}"
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    main()
