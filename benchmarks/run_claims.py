@@ -18,7 +18,8 @@ continues, also in another clone.
     python benchmarks/run_claims.py --table        only the tables, from the verdicts that are there
 
 Results: benchmarks/results/claims: verdicts, each with its claim as it was filed, the rows, and the
-config.json of every learngene that they come from. All claims can be judged again from these.
+config.json of every learngene that they come from. A claim can be judged again from these while the
+presets are those that it was run with; the others keep their verdicts.
 Page: docs/claims.md.
 """
 
