@@ -116,8 +116,8 @@ EXCEPTIONS = {
     ),  # of the ancestry model's numbers a quarter
     "ghn3": ExtractionSettings(settings={"hypernet_hidden": 24, **_SHORT}, tasks=_ALL),
     "logah": ExtractionSettings(settings={"hypernet_rank": 24, **_SHORT}, tasks=_ALL),
-    # Stage 2 alone: the start at the ancestry model's directions does not need a source task. At this
-    # rate some seeds fail (docs/results/pith.md), but not the shelf's.
+    # Stage 2 alone: the start at the ancestry model's directions does not need a source task. Some
+    # seeds fail at this rate (docs/results/pith.md), but not the shelf's.
     "pith": ExtractionSettings(
         settings={
             "store": False,

@@ -122,12 +122,12 @@ LIMITS = {
     "functions of more than 60 lines": 0,
     "lines over 100 columns": 0,
     "modules in import circles": 0,
-    "extract lsamd": 53,
+    "extract lsamd": 54,
     # Trains with a teacher and measures the result: distillation, descendants, evaluation and its
     # intervals, which the other two do not run.
     # Of them two for the warning that the smoke test's training has learnt nothing.
-    "extract tleg": 58,
-    "extract closed_form": 52,
+    "extract tleg": 59,
+    "extract closed_form": 53,
     "expand lsamd": 36,
     # Eight modules are the hypernetwork's; one is `lgzoo_lsamd.blocks` in the expansion above.
     "expand tal": 43,
