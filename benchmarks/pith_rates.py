@@ -1,9 +1,9 @@
 """Which learning rates train PITH from the start `projections`, for every seed?
 
 Varied: the stages (stage 2 alone, or both), their learning rates and warm-up (`RECIPES`), and the
-seed (those of the claim pith-shuffled whose trainings failed, and one that did not). All other
-settings are those of the claim: the preset `mini` with 77,000 images of the source task in stage 1,
-and seven tasks of at most 10,000 images for 5 epochs in stage 2.
+seed (those of the claim pith-shuffled whose trainings failed). All other settings are those of the
+claim: the preset `mini` with 77,000 images of the source task in stage 1, and seven tasks of at
+most 10,000 images for 5 epochs in stage 2.
 
 Measured: the accuracy of untrained models on 300 validation images of each of the seven tasks, the
 mean over the tasks, by size. No test image is read.
@@ -33,7 +33,7 @@ from rows import find_missing, measure_cells, read_rows
 
 ROWS = machine.RESULTS / "pith_rates.jsonl"
 TASKS = ("objects", "figures", "textures", "signs", "glyphs", "numbers", "motion")
-SEEDS = (0, 2, 4, 6)
+SEEDS = (2, 4, 6)
 SIZES = ("3x96", "8x96", "12x96")
 IMAGES, TUNING_IMAGES, TUNING_EPOCHS, JUDGED = 77_000, 10_000, 5, 300
 
