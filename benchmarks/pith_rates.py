@@ -1,6 +1,6 @@
 """Which learning rates train PITH from the start `projections`, for every seed?
 
-Varied: the stages (stage 2 alone, or both), their learning rates and warm-up (`RECIPES`), and the
+Varied: the stages (stage 2 alone, or both), their learning rates and warm-up (`CELLS`), and the
 seed (those of the claim pith-shuffled whose trainings failed). All other settings are those of the
 claim: the preset `mini` with 77,000 images of the source task in stage 1, and seven tasks of at
 most 10,000 images for 5 epochs in stage 2.
@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from statistics import mean
 from typing import Any, NamedTuple
 
@@ -38,27 +38,10 @@ SIZES = ("3x96", "8x96", "12x96")
 IMAGES, TUNING_IMAGES, TUNING_EPOCHS, JUDGED = 77_000, 10_000, 5, 300
 
 
-class Recipe(NamedTuple):
-    """Learning rates and epochs of warm-up of both stages; None: stage 2 alone."""
-
-    lr: float | None
-    warmup: float | None
-    tuning_lr: float
-    tuning_warmup: float
-
-
-# With their seeds. The first has the rate of the claim, the last one is that of the preset `mini`.
-RECIPES = {
-    Recipe(None, None, 3e-4, 0.05): (4,),
-    Recipe(None, None, 1e-4, 0.5): (4,),
-    Recipe(1e-4, 0.2, 1e-4, 0.5): SEEDS,
-}
-
-
 class Cell(NamedTuple):
-    """A training."""
+    """A training: the learning rates and epochs of warm-up of both stages, and the seed."""
 
-    lr: float | None
+    lr: float | None  # None: stage 2 alone
     warmup: float | None
     tuning_lr: float
     tuning_warmup: float
@@ -68,6 +51,14 @@ class Cell(NamedTuple):
     def name(self) -> str:
         """All fields as text."""
         return " ".join(f"{name} {value}" for name, value in self._asdict().items())
+
+
+# The first has the rate of the claim, the last ones those of the preset `mini`.
+CELLS = (
+    Cell(None, None, 3e-4, 0.05, 4),
+    Cell(None, None, 1e-4, 0.5, 4),
+    *(Cell(1e-4, 0.2, 1e-4, 0.5, seed) for seed in SEEDS),
+)
 
 
 def main() -> None:
@@ -82,18 +73,11 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="measure nothing")
     args = parser.parse_args()
     if not args.table:
-        missing = find_missing(ROWS, list_cells(), args.only)
+        missing = find_missing(ROWS, CELLS, args.only)
         measure_cells(ROWS, missing, measure_cell, args.workers, None)
     table = make_table(read_rows(ROWS))
     replace_between(DOCS / "results" / "pith.md", "rates", table)
     print(table)
-
-
-def list_cells() -> Iterator[Cell]:
-    """Yield all trainings."""
-    for recipe, seeds in RECIPES.items():
-        for seed in seeds:
-            yield Cell(*recipe, seed)
 
 
 def measure_cell(cell: Cell, source: str | None) -> dict[str, Any]:
@@ -122,11 +106,9 @@ def make_table(rows: Sequence[dict[str, Any]]) -> str:
         f"| stage 1 | stage 2 | seed | {' | '.join(SIZES)} |",
         f"|---|---|---:|{'---:|' * len(SIZES)}",
     ]
-    order = list(list_cells())
-    for row in sorted(rows, key=lambda row: order.index(get_cell(row))):
-        recipe = Recipe(*get_cell(row)[:-1])
-        first = describe_stage(recipe.lr, recipe.warmup)
-        second = describe_stage(recipe.tuning_lr, recipe.tuning_warmup)
+    for row in sorted(rows, key=lambda row: CELLS.index(get_cell(row))):
+        first = describe_stage(row["lr"], row["warmup"])
+        second = describe_stage(row["tuning_lr"], row["tuning_warmup"])
         accuracies = " | ".join(f"{100 * row[size]:.1f}" for size in SIZES)
         lines.append(f"| {first} | {second} | {row['seed']} | {accuracies} |")
     return "\n".join(lines)

@@ -12,6 +12,7 @@ from learngene_zoo.method.rates import FULL_RATE as FULL_RATE
 from learngene_zoo.method.rates import INHERITED_DECAY as INHERITED_DECAY
 from learngene_zoo.method.rates import INHERITED_LR as INHERITED_LR
 from learngene_zoo.method.rates import TEXT_LR as TEXT_LR
+from learngene_zoo.runs.run import get_world_size
 from learngene_zoo.settings import Recipe
 from learngene_zoo.text import count_noun
 
@@ -53,7 +54,7 @@ def adapt_to_steps(
     The first steps of Adam move every weight by the learning rate, whatever its gradient is. With
     few steps in an epoch, the warm-up of a recipe is over before the moving averages have seen
     more than one or two batches, and inherited features are lost. If an epoch has fewer than
-    `WARMUP_STEPS` steps, the batches of images are therefore smaller (`choose_batch_size`), with a
+    `WARMUP_STEPS` steps, the batches of images are therefore smaller (`choose_small_batch`), with a
     learning rate in proportion to the square root of their size. If there are still too few steps,
     the learning rate on images falls in proportion to them, and the warm-up has at least
     `WARMUP_STEPS` steps (but at most half of the training). On texts only the warm-up changes, as a
@@ -72,19 +73,21 @@ def adapt_to_steps(
         return recipe
     size = recipe.batch_size
     if not (is_text or has_batch_size):
-        size = choose_batch_size(count, size)
+        size = choose_small_batch(count, size)
         steps = math.ceil(count / size)
     factor = 1.0 if is_text else math.sqrt(size / recipe.batch_size) * min(1, steps / WARMUP_STEPS)
     warmup = max(recipe.warmup, min(WARMUP_STEPS / steps, recipe.epochs / 2))
     return replace(recipe, batch_size=size, lr=float(f"{recipe.lr * factor:.3g}"), warmup=warmup)
 
 
-def choose_batch_size(images: int, most: int) -> int:
+def choose_small_batch(images: int, most: int) -> int:
     """Return the largest power of two with which an epoch has at least `SMALL_BATCH_STEPS` steps.
 
-    It is at least `SMALLEST_BATCH`, and at most `most`.
+    It is at least `SMALLEST_BATCH`, a multiple of the number of processes, and at most `most`.
     """
     size = SMALLEST_BATCH
+    while size < most and size % get_world_size():
+        size *= 2
     while 2 * size <= most and math.ceil(images / (2 * size)) >= SMALL_BATCH_STEPS:
         size *= 2
     return min(size, most)

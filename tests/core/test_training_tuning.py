@@ -386,6 +386,14 @@ def test_with_few_steps_in_an_epoch_the_batches_are_smaller_and_the_rate_is_lowe
     assert replace(adapted, batch_size=recipe.batch_size, lr=1e-3, warmup=recipe.warmup) == recipe
 
 
+@pytest.mark.parametrize(("processes", "batch_size"), [(2, 8), (16, 16), (64, 64), (3, 64)])
+def test_a_small_batch_can_be_shared_among_the_processes(
+    monkeypatch: pytest.MonkeyPatch, processes: int, batch_size: int
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", str(processes))
+    assert lifecycle.adapt_to_steps(lifecycle.FINETUNE, 64).batch_size == batch_size
+
+
 @pytest.mark.parametrize(
     ("settings", "images", "factor", "warmup"),
     [
