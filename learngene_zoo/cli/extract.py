@@ -112,6 +112,8 @@ def build(method: Method) -> click.Command:
         for record in learngene.config.ancestries:
             for part in record.left_out:
                 say(f"left out of {record.source}: {part}", job)
+        if image_size:
+            say(f"the learngene is for images of {image_size} x {image_size} pixels", job)
         for text in learngene.list_warnings() if is_first() else ():
             click.echo(f"warning: {escape_controls(text)}", err=True)
         if task and method.tasks == "none" and not job.quiet:

@@ -250,8 +250,8 @@ def _describe_kept(
     if epoch:
         chosen = f", chosen by {few}" if few else ""
         return f"epoch {epoch} of {metrics['epochs']} is kept{_name_best(epoch, metrics)}{chosen}; "
-    better = f"a better result on {few}" if few else "a better validation result"
-    return f"no epoch has {better}. The model before training is kept; "
+    result = f"a worse result on {few}," if few else "a worse validation result"
+    return f"every epoch has {result} than the model before training, which is kept; "
 
 
 def _name_best(epoch: int, metrics: Mapping[str, Any]) -> str:

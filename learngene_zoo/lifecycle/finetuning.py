@@ -18,6 +18,7 @@ from learngene_zoo.lifecycle.rates import (
     check_text_recipe,
     choose_fit,
     choose_rates,
+    describe_batches,
     describe_rates,
     is_pretrained,
 )
@@ -148,7 +149,7 @@ def finetune(
     """
     run, task = run or make_run(), parse_task(task)
     check_start(out, run, force)
-    from learngene_zoo.runs.progress import check_tracker, say
+    from learngene_zoo.runs.progress import check_tracker
     from learngene_zoo.tasks.catalogue import say_notes
 
     check_tracker(run.tracker, run.folder if out is None else Path(out))
@@ -159,10 +160,11 @@ def finetune(
     data = open_task_for(start, task, "finetune", run)
     has_rate = recipe is not None or "lr" in settings or data.name in named.task_lr
     defaults = _choose_defaults(start, data, named, recipe, preset, has_rate=has_rate)
-    is_default = recipe is None and preset is None and is_pretrained(start)
+    is_default = recipe is None and preset is None
+    chosen = {*settings, *(["lr"] if has_rate else []), *([] if is_default else ["batch_size"])}
     recipe, tuning, _ = _set_named(defaults, tuning, settings)
-    if is_default:
-        recipe = _adapt_recipe(recipe, data, {*settings, *(["lr"] if has_rate else [])})
+    if is_default and is_pretrained(start):
+        recipe = _adapt_recipe(recipe, data, chosen)
     if data.is_text:
         check_text_recipe(recipe)
         if tuning.fit:
@@ -172,12 +174,7 @@ def finetune(
         say_notes([data], run)
         if data.is_text:
             _print_note_on_truncation(start, data)
-        result = _train(start, data, recipe, tuning, automatic, run)
-        # Not before the training, so that a file that cannot be read gives one line.
-        say(run, _describe_splits(data))
-        if not has_rate:
-            say(run, describe_rates(start, recipe, data.sizes["train"]))
-        return result
+        return _train(start, data, recipe, tuning, automatic, run, named=chosen)
 
     plan = {
         "model": start.identity,
@@ -201,6 +198,8 @@ def _train(
     tuning: FinetuneConfig,
     automatic: Mapping[str, str],
     run: Run,
+    *,
+    named: Collection[str],
 ) -> Descendant | TimmModel:
     """Train a model on a task; its provenance names the teacher and the values that were tried.
 
@@ -211,7 +210,9 @@ def _train(
         tuning: the other settings.
         automatic: the settings of the recipe that are "auto".
         run: how to compute.
+        named: the settings that the caller chose.
     """
+    from learngene_zoo.runs.progress import say
     from learngene_zoo.training.automatic import resolve_auto
     from learngene_zoo.training.heads import rescale_head
     from learngene_zoo.training.tuning import tune
@@ -221,6 +222,8 @@ def _train(
     distillation = _open_distillation(tuning, model, task, run)
     resolved, tried = resolve_auto(model, task, recipe, run, automatic, adapt, distillation)
     model = adapt(model, resolved.lr) if adapt else model
+    for line in _describe_training(start, task, resolved, named):
+        say(run, line)
     result = tune(
         model,
         task,
@@ -237,9 +240,11 @@ def _train(
 
 def _adapt_recipe(recipe: Recipe, task: Task, named: Collection[str]) -> Recipe:
     """Return the recipe adapted to the number of steps, but for the settings that are `named`."""
+    from learngene_zoo.tasks.splits.cutting import ensure_validation
+
     adapted = adapt_to_steps(
         recipe,
-        task.sizes["train"],
+        ensure_validation(task).sizes["train"],
         is_text=task.is_text,
         has_batch_size="batch_size" in named,
     )
@@ -301,16 +306,24 @@ def _build_start(
     return replace(start, provenance={**start.provenance, "head": record}), True
 
 
-def _describe_splits(task: Task) -> str:
-    """Describe the number of samples of every split."""
+def _describe_training(
+    start: Descendant | TimmModel, task: Task, recipe: Recipe, named: Collection[str]
+) -> list[str]:
+    """Return lines about the images or texts, the batches and the default rates of a training."""
     from learngene_zoo.tasks.splits.cutting import ensure_validation
 
-    sizes = ensure_validation(task).sizes
+    sizes, noun = ensure_validation(task).sizes, task.sample_noun
     train, validation, test = (sizes[split] for split in ("train", "validation", "test"))
-    return (
-        f"{task.name} has {train:,} training, {validation:,} validation and {test:,} test "
-        f"{task.sample_noun}s"
+    samples = (
+        f"{task.name} has {train:,} training, {validation:,} validation and {test:,} test {noun}s"
     )
+    if recipe.images and recipe.images < train:
+        samples += f"; {recipe.images:,} of the training {noun}s are used"
+    if not recipe.epochs:
+        return [samples]
+    batches = describe_batches(recipe, train, noun, is_default="batch_size" not in named)
+    rates = describe_rates(start, recipe, train, has_rate="lr" in named)
+    return [samples, batches, *([rates] if rates else [])]
 
 
 def _print_note_on_truncation(model: Descendant | TimmModel, task: Task) -> None:

@@ -164,33 +164,56 @@ def _find_inherited_width(model: Descendant | TimmModel) -> int:
     return max((width for width in widths if isinstance(width, int)), default=0)
 
 
-def describe_rates(model: Descendant | TimmModel, recipe: Recipe, images: int) -> str:
-    """Return a line that names the default rates and the reason for them.
+def describe_batches(recipe: Recipe, samples: int, noun: str, *, is_default: bool) -> str:
+    """Return a line that names the epochs, the steps and the batches of a training.
+
+    Args:
+        recipe: the recipe of the training.
+        samples: the number of training images or texts of the task.
+        noun: the word for one sample, "image" or "text".
+        is_default: whether the batch size is `choose_small_batch` of the samples, or the usual one.
+    """
+    count = min(samples, recipe.images or samples)
+    steps = max(1, math.ceil(count / recipe.batch_size))
+    epochs = f"{count_noun(recipe.epochs, 'epoch')} of {count_noun(steps, 'step')}"
+    size = f"in batches of {count_noun(min(recipe.batch_size, count), noun)}"
+    reason = ""
+    if is_default and recipe.batch_size < FINETUNE.batch_size:
+        most = (WARMUP_STEPS - 1) * FINETUNE.batch_size
+        reason = f" ({FINETUNE.batch_size} with more than {most} training {noun}s)"
+    return f"training: {epochs}, {size}{reason}"
+
+
+def describe_rates(
+    model: Descendant | TimmModel, recipe: Recipe, samples: int, *, has_rate: bool = False
+) -> str:
+    """Return a line that names the default rates and the reason for them; "" without defaults.
 
     Args:
         model: the model before training.
         recipe: the recipe of the training.
-        images: the number of training images of the task.
+        samples: the number of training images or texts of the task.
+        has_rate: whether the caller chose the learning rate.
     """
     usual, usual_decay = choose_rates(model)
     width, has_decay = _find_inherited_width(model), recipe.layer_decay == usual_decay != 1
-    decay = f" and the layer decay {recipe.layer_decay:g}" if has_decay else ""
+    values = [] if has_rate else [f"the learning rate is {recipe.lr:g}"]
+    values += [f"the layer decay{'' if values else ' is'} {recipe.layer_decay:g}"] * has_decay
+    if not values:
+        return ""
     reason, kind = f"models of width {model.width}", ""
     if _is_text(model) and is_pretrained(model):
         width, kind = width or model.width, " of texts"
     if width > FULL_RATE or kind:
         reason = f"pretrained models{kind} of width {width}"
         if width != model.width:
-            reason = f"models{kind} that inherit from a model of width {width}"
-    line = (
-        f"the learning rate was {recipe.lr:g}{decay}, the default{'s' if has_decay else ''} of "
-        f"{reason}"
-    )
-    if recipe.lr < usual:
-        steps = math.ceil(min(images, recipe.images or images) / recipe.batch_size)
-        reason = f"in batches of {recipe.batch_size}"
+            reason = f"models{kind} that inherit from an ancestry model of width {width}"
+    line = f"{' and '.join(values)}, the default{'s' if values[1:] else ''} of {reason}"
+    if recipe.lr < usual and not has_rate:
+        steps = math.ceil(min(samples, recipe.images or samples) / recipe.batch_size)
+        reason = f"for batches of {recipe.batch_size}"
         if steps < WARMUP_STEPS:
-            reason = f"as an epoch had only {count_noun(steps, 'step')}"
+            reason = f"as an epoch has only {count_noun(steps, 'step')}"
         line += f"; that is {recipe.lr / usual:.2g} times the usual {usual:g}, {reason}"
     return line
 

@@ -12,7 +12,7 @@ import re
 import struct
 import warnings
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,7 +38,7 @@ DEEP_NOTE = (
     "(docs/tasks.md)"
 )
 TRANSPARENT_NOTE = (
-    "has transparent parts, which become white; programs that only drop the transparency get other "
+    "transparent parts, which become white; programs that only drop the transparency get other "
     "pixels and other predictions (docs/tasks.md)"
 )
 # Pillow's errors for broken files, which include those of its decoders.
@@ -162,13 +162,23 @@ def describe_deep_grey(samples: Iterable[Sample]) -> str:
     return ""
 
 
-def describe_transparency(samples: Iterable[Sample]) -> str:
-    """Return a note about the first image with transparent parts, else ""."""
-    for sample in samples:
-        with suppress(BadData):
-            if _read(sample.image, sample.where, _is_transparent):
-                return f"{sample.where} {TRANSPARENT_NOTE}"
-    return ""
+def describe_transparency(samples: Sequence[Sample]) -> str:
+    """Return a note about the images with transparent parts, which names the first; else ""."""
+    names = [sample.where for sample in samples if _has_transparency(sample)]
+    if not names:
+        return ""
+    if len(names) == 1:
+        return f"{names[0]} has {TRANSPARENT_NOTE}"
+    return (
+        f"{len(names)} of {len(samples)} images looked at, among them {names[0]}, have "
+        f"{TRANSPARENT_NOTE}"
+    )
+
+
+def _has_transparency(sample: Sample) -> bool:
+    with suppress(BadData):  # the error is raised when the image is read
+        return bool(_read(sample.image, sample.where, _is_transparent))
+    return False
 
 
 def _is_transparent(image: Any) -> bool:

@@ -245,12 +245,17 @@ def test_a_result_of_any_metric_is_printed() -> None:
             5,
             "epoch 2 of 5 is kept, chosen by only 5 validation images, where one is 20 points; ",
         ),
-        (0, 100, "no epoch has a better validation result. The model before training is kept; "),
+        (
+            0,
+            100,
+            "every epoch has a worse validation result than the model before training, which is "
+            "kept; ",
+        ),
         (
             0,
             14,
-            "no epoch has a better result on only 14 validation images, where one is 7 points. "
-            "The model before training is kept; ",
+            "every epoch has a worse result on only 14 validation images, where one is 7 points, "
+            "than the model before training, which is kept; ",
         ),
     ],
 )

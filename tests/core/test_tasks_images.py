@@ -214,6 +214,9 @@ def test_images_with_transparent_parts_are_named() -> None:
     samples = [Sample(encode(image), name) for name, image in (("a", opaque), ("b", clear))]
     assert describe_transparency(samples[:1]) == ""
     assert describe_transparency(samples).startswith("b has transparent parts, which become white")
+    assert describe_transparency([*samples, samples[1]]).startswith(
+        "2 of 3 images looked at, among them b, have transparent parts, which become white"
+    )
     palette = encode(Image.new("RGB", (4, 4)).quantize(4), transparency=0)
     assert describe_transparency([Sample(palette, "c")]).startswith("c has")
     deep = encode(Image.fromarray(np.array([[9]], dtype=np.uint16)), transparency=9)

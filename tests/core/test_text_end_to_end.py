@@ -95,8 +95,8 @@ def test_a_pretrained_model_of_texts_has_a_rate_by_its_ancestry_models_width(
     assert lifecycle.choose_rates(change(384, frozenset(), trained_on="words")) == (1e-3, 1.0)
     line = describe_rates(change(384, heir.inherited), replace(lifecycle.FINETUNE, lr=2.5e-4), 640)
     assert line == (
-        "the learning rate was 0.00025, the default of models of texts that inherit "
-        "from a model of width 384"
+        "the learning rate is 0.00025, the default of models of texts that inherit "
+        "from an ancestry model of width 384"
     )
 
 

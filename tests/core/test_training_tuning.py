@@ -290,8 +290,7 @@ def test_a_learning_rate_that_nobody_names_is_that_of_the_width(
 
     assert taken(epochs=1) == 1.5e-3
     assert (
-        "the learning rate was 0.0015, the default of models of width 8\n"
-        in capsys.readouterr().err
+        "the learning rate is 0.0015, the default of models of width 8\n" in capsys.readouterr().err
     )
     assert taken(epochs=1, lr=0.01) == 0.01
     assert taken(recipe=replace(lifecycle.FINETUNE, epochs=1)) == 3e-3
@@ -342,17 +341,28 @@ def test_the_gentle_rates_are_used_and_said_unless_others_are_named(
     images = TASK.sizes["train"]
     assert take(epochs=1, batch_size=images // 5) == (1e-4, 0.75)
     assert (
-        "the learning rate was 0.0001 and the layer decay 0.75, the defaults of models that"
-        " inherit from a model of width 384\n" in capsys.readouterr().err
+        "the learning rate is 0.0001 and the layer decay 0.75, the defaults of models that"
+        " inherit from an ancestry model of width 384\n" in capsys.readouterr().err
     )
     assert take(epochs=1) == (3.54e-5, 0.75)
-    assert "that is 0.35 times the usual 0.0001, in batches of 8\n" in capsys.readouterr().err
+    assert "that is 0.35 times the usual 0.0001, for batches of 8\n" in capsys.readouterr().err
     assert take(epochs=1, batch_size=images // 2) == (4e-5, 0.75)
     assert (
-        "that inherit from a model of width 384; that is 0.4 times the usual 0.0001, as an epoch"
-        " had only 2 steps\n" in capsys.readouterr().err
+        "that inherit from an ancestry model of width 384; that is 0.4 times the usual 0.0001, as"
+        " an epoch has only 2 steps\n" in capsys.readouterr().err
     )
-    assert take(epochs=1, lr=1e-3) == (1e-3, 0.75)
+    assert take(epochs=1, lr=1e-3, images=20) == (1e-3, 0.75)
+    err = capsys.readouterr().err
+    assert f"tiny has {images} training, 12 validation and" in err
+    assert "; 20 of the training images are used\n" in err
+    assert (
+        "training: 1 epoch of 3 steps, in batches of 8 images (64 with more than 256 training"
+        " images)\nthe layer decay is 0.75, the default of models that inherit from" in err
+    )
+    assert take(epochs=1, lr=1e-3, layer_decay=1.0, batch_size=images) == (1e-3, 1.0)
+    err = capsys.readouterr().err
+    assert f"training: 1 epoch of 1 step, in batches of {images} images\n" in err
+    assert "default" not in err and "are used" not in err
     assert take(epochs=1, layer_decay=1.0, batch_size=images // 5) == (1e-4, 1.0)
     assert take(recipe=replace(lifecycle.FINETUNE, epochs=1)) == (3e-3, 1.0)
 
