@@ -367,7 +367,8 @@ def test_deep_grey_is_noted_once_and_named(
     with print_activities():
         Loader(task, "train", task.input_format, batch_size=4)
     (line,) = capsys.readouterr().err.splitlines()
-    assert "of 16 images looked at" in line and "transparent parts, which become white" in line
+    assert "of 16 images looked at" in line
+    assert "transparent parts, which become white" in line
     for number, path in enumerate(sorted(tmp_path.rglob("*.png"))):
         Image.fromarray(np.full((9, 9), 1_000 + number, dtype=np.uint16)).save(path)
     with print_activities():

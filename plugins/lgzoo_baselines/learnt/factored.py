@@ -16,16 +16,28 @@ every matrix of block i replaced by its scaler, and the factors under `blocks.sh
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal, Protocol
 
-from learngene_zoo.plugin import Recipe, WrongCall, get_table
+from learngene_zoo.plugin import LearngeneConfig, Recipe, WrongCall, compute_once, get_table
 from lgzoo_baselines.blocks.block_choice import build_descendant
-from lgzoo_baselines.learnt.auxiliary import HeadRecord, load_tensors, select_shapes
+from lgzoo_baselines.learnt.auxiliary import (
+    HeadRecord,
+    collect_learngene,
+    derive_auxiliary_spec,
+    load_tensors,
+    select_shapes,
+    start_auxiliary,
+)
 from lgzoo_baselines.learnt.forms import Factorisation, compute_fan_in_std, list_matrices
-from lgzoo_baselines.trained.with_teacher import DistillationSettings, train_with_teacher
+from lgzoo_baselines.trained.with_teacher import (
+    DistillationSettings,
+    prepare_teacher,
+    train_with_teacher,
+)
 
 if TYPE_CHECKING:
     from learngene_zoo.plugin import (
+        Ancestry,
         Descendant,
         Json,
         Learngene,
@@ -41,6 +53,58 @@ LEARNING = Recipe(epochs=0, lr=1e-3, weight_decay=0.0, clip=1.0, augment="none")
 ScalerTraining = Annotated[
     Recipe, "training of scalers, biases, norms and head on images of the target's task"
 ]
+
+
+class FactoredExtractor(Protocol):
+    """The settings of WAVE, FINE and SWEET that do not depend on the factorisation."""
+
+    @property
+    def each(self) -> DistillationSettings: ...
+    @property
+    def teacher(self) -> str | None: ...
+    @property
+    def teaching(self) -> Recipe: ...
+    @property
+    def init(self) -> Literal["timm", "fan_in"]: ...
+
+
+def outline_factors(ancestry: Spec, form: Factorisation, details: HeadRecord) -> LearngeneConfig:
+    """Return the config with the auxiliary model's shape, as deep as the ancestry model.
+
+    Raises `WrongCall` for a shape whose matrices cannot be factorised.
+    """
+    spec = derive_auxiliary_spec(ancestry, ancestry.layers)
+    form.list_draws(spec, compute_fan_in_std)
+    return LearngeneConfig(spec=spec).with_details(details)
+
+
+def extract_factors(
+    settings: FactoredExtractor,
+    form: Factorisation,
+    details: HeadRecord,
+    name: str,
+    ancestry: Ancestry,
+    task: Task,
+    run: Run,
+) -> Learngene:
+    """Return the learngene: stem, factors, scalers and vectors of all layers, final norm and head.
+
+    Args:
+        settings: the settings of the training.
+        form: how matrices are factorised.
+        details: the method's record, without a task.
+        name: the name of the part of the run.
+        ancestry: the teacher, unless the settings name another one.
+        task: whose images they see.
+        run: how to compute.
+    """
+    config = outline_factors(ancestry.spec, form, details)
+    teacher, metrics = prepare_teacher(settings.teacher, ancestry, task, settings.teaching, run)
+    part, spec = run.part("auxiliary"), config.spec.with_(classes=task.classes, dense=task.dense)
+    start = start_auxiliary(spec, settings.init, ancestry, part.seed)
+    inputs = [form, settings.init, start, teacher, task]
+    trained = compute_once(part, name, train_factors, settings.each, inputs)
+    return collect_learngene(config, details.with_task(task), trained, metrics)
 
 
 def train_factors(

@@ -32,34 +32,21 @@ from learngene_zoo.plugin import (
     Method,
     WrongCall,
     adapt_rates,
-    compute_once,
     parse_details,
 )
 from lgzoo_baselines.blocks.block_choice import list_smaller_members
-from lgzoo_baselines.learnt.auxiliary import (
-    LOGITS,
-    HeadRecord,
-    build_presets,
-    collect_learngene,
-    derive_auxiliary_spec,
-    start_auxiliary,
+from lgzoo_baselines.learnt.auxiliary import LOGITS, HeadRecord, build_presets
+from lgzoo_baselines.learnt.factored import (
+    LEARNING,
+    ScalerTraining,
+    expand_factors,
+    extract_factors,
+    outline_factors,
 )
-from lgzoo_baselines.learnt.factored import LEARNING, ScalerTraining, expand_factors, train_factors
-from lgzoo_baselines.learnt.forms import (
-    Draws,
-    Factorisation,
-    Std,
-    compute_fan_in_std,
-    list_matrices,
-)
+from lgzoo_baselines.learnt.forms import Draws, Factorisation, Std, list_matrices
 from lgzoo_baselines.trained.pretrain_finetune import TRAINING
 from lgzoo_baselines.trained.stored_models import Init, estimate_work
-from lgzoo_baselines.trained.with_teacher import (
-    DistillationSettings,
-    TeacherName,
-    TeacherTraining,
-    prepare_teacher,
-)
+from lgzoo_baselines.trained.with_teacher import DistillationSettings, TeacherName, TeacherTraining
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -173,9 +160,7 @@ class SweetExtractor(Extractor):
 
         Raises `WrongCall` for a shape whose matrices cannot be factorised.
         """
-        spec = derive_auxiliary_spec(ancestries[0], ancestries[0].layers)
-        self.form.list_draws(spec, compute_fan_in_std)
-        return LearngeneConfig(spec=spec).with_details(SweetDetails(form=self.form))
+        return outline_factors(ancestries[0], self.form, SweetDetails(form=self.form))
 
     def work(self, ancestries: Sequence[Spec], images: Sequence[int]) -> list[Work]:
         """Estimate the auxiliary model's training; the teacher's fine-tuning is not counted."""
@@ -186,14 +171,8 @@ class SweetExtractor(Extractor):
         self, ancestries: Sequence[Ancestry], tasks: Sequence[Task], run: Run
     ) -> Learngene:
         """Return stem, template, scalers and vectors of all layers, final norm and head."""
-        ancestry, task, config = ancestries[0], tasks[0], self.outline([ancestries[0].spec])
-        teacher, metrics = prepare_teacher(self.teacher, ancestry, task, self.teaching, run)
-        part, details = run.part("auxiliary"), SweetDetails(form=self.form).with_task(task)
-        spec = config.spec.with_(classes=task.classes, dense=task.dense)
-        start = start_auxiliary(spec, self.init, ancestry, part.seed)
-        inputs = [self.form, self.init, start, teacher, task]
-        trained = compute_once(part, "sweet.train_factors", train_factors, self.each, inputs)
-        return collect_learngene(config, details, trained, metrics)
+        details, name = SweetDetails(form=self.form), "sweet.train_factors"
+        return extract_factors(self, self.form, details, name, ancestries[0], tasks[0], run)
 
 
 @dataclass(frozen=True, kw_only=True)
