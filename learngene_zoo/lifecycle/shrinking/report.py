@@ -100,7 +100,7 @@ def _describe_untrained(table: ShrinkTable) -> str:
         if not training.kept_epoch:
             starts.setdefault(training.start, []).append(training.candidate)
     return "".join(
-        f" (of {' and '.join(names)} at epoch 0: no epoch was better than {start})"
+        f" (of {' and '.join(names)} at epoch 0: every later epoch was worse than {start})"
         for start, names in starts.items()
     )
 

@@ -35,10 +35,9 @@ class ShrinkTraining:
         if self.kept_epoch:
             chosen = f", chosen by {self.few}" if self.few else ""
             return f"{self.candidate}: epoch {self.kept_epoch} of {self.epochs} is kept{chosen}"
-        better = f"a better result on {self.few}" if self.few else "a better validation result"
+        result = f"a worse result on {self.few}," if self.few else "a worse validation result"
         return (
-            f"{self.candidate}: none of {self.epochs} epochs has {better}; epoch 0, {self.start}, "
-            "is kept"
+            f"{self.candidate}: every epoch has {result} than {self.start} (epoch 0), which is kept"
         )
 
 
