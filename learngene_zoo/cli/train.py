@@ -273,8 +273,10 @@ def advise_training(metrics: Mapping[str, Any], recipe: Mapping[str, Any], noun:
         recipe: its settings.
         noun: the word for one sample, "image" or "text".
     """
+    from learngene_zoo.tasks.epochs import count_steps
+
     epochs = metrics["epochs"]
-    steps = epochs * math.ceil(metrics["training_images"] / recipe["batch_size"])
+    steps = epochs * count_steps(metrics["training_images"], recipe["batch_size"])
     losses = [epoch["loss"] for epoch in metrics.get("history", ()) if "loss" in epoch]
     is_too_fast = any(loss > SPIKE * losses[0] for loss in losses)
     fall = _describe_fall(metrics)

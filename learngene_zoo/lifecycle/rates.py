@@ -173,8 +173,10 @@ def describe_batches(recipe: Recipe, samples: int, noun: str, *, is_default: boo
         noun: the word for one sample, "image" or "text".
         is_default: whether the batch size is `choose_small_batch` of the samples, or the usual one.
     """
+    from learngene_zoo.tasks.epochs import count_steps
+
     count = min(samples, recipe.images or samples)
-    steps = max(1, math.ceil(count / recipe.batch_size))
+    steps = count_steps(count, recipe.batch_size)
     epochs = f"{count_noun(recipe.epochs, 'epoch')} of {count_noun(steps, 'step')}"
     size = f"in batches of {count_noun(min(recipe.batch_size, count), noun)}"
     reason = ""

@@ -21,6 +21,7 @@ from learngene_zoo.tasks.task import Sample, Split, Stream, Task
 # Added to an image's index for each further copy of it in an epoch; its random draws are a
 # function of the sum.
 COPY_OFFSET = 2**40
+MIN_FULL_BATCHES = 8
 
 
 class StepShare(NamedTuple):
@@ -118,25 +119,35 @@ def _list_positions(first: int, last: int) -> np.ndarray:
     return np.arange(first, last)[rank() :: get_world_size()]
 
 
-def divide_epoch(images: int, batch_size: int, *, drop_last: bool, shuffle: bool) -> np.ndarray:
+def divide_epoch(
+    images: int, batch_size: int, *, drop_last: bool | None = None, shuffle: bool
+) -> np.ndarray:
     """Return the positions in an epoch at which its batches start, and the end of the last one.
 
     A last batch that is kept has the images that are left over. If those of a shuffled epoch are
     less than half a batch, all batches have nearly equal sizes instead: a step of Adam is as large
-    for one image as for 64.
+    for one image as for 64. By default it is dropped from a shuffled epoch of at least
+    `MIN_FULL_BATCHES` others, or with fewer images than processes.
 
     Args:
         images: images of an epoch.
         batch_size: images of a batch, over all processes.
-        drop_last: whether a smaller last batch is left out.
+        drop_last: whether a smaller last batch is dropped; None: the default.
         shuffle: whether each epoch has another order.
     """
     full, left = divmod(images, batch_size)
+    if drop_last is None:
+        drop_last = shuffle and full > 0 and (full >= MIN_FULL_BATCHES or left < get_world_size())
     if drop_last or not left:
         return np.arange(full + 1) * batch_size
     if shuffle and 2 * left < batch_size and full:
         return np.arange(full + 2) * images // (full + 1)
     return np.minimum(np.arange(full + 2) * batch_size, images)
+
+
+def count_steps(images: int, batch_size: int) -> int:
+    """Return the number of batches of a shuffled epoch."""
+    return len(divide_epoch(images, batch_size, shuffle=True)) - 1
 
 
 def select_images(

@@ -53,7 +53,6 @@ WINDOW = 1_000
 MAX_NOTE_IMAGES = 16  # images whose headers are read for a note about them
 # Shuffled epochs of fewer full batches keep their last batch: it can be more than a ninth of the
 # images.
-MIN_FULL_BATCHES = 8
 
 
 class Batch(NamedTuple):
@@ -197,9 +196,8 @@ class Loader:
         images: maximal number of images, balanced over the classes; for a stream the first ones in
             an order of the shards drawn from the seed, regardless of their class.
         workers: number of worker processes; 0: load in this process.
-        drop_last: whether to drop an epoch's last, smaller batch; by default when shuffling, if the
-            epoch has at least `MIN_FULL_BATCHES` full ones or there are more processes than images
-            in it. `divide_epoch` has the sizes of the batches if it is kept.
+        drop_last: whether to drop an epoch's last, smaller batch; None: the default of
+            `divide_epoch`.
         window: number of consecutive images of a stream that are shuffled together.
         repeats: N for repeated augmentation (Hoffer et al. 2020): an epoch has an N-th of the
             images, each N times in a row with independent draws.
@@ -246,13 +244,7 @@ class Loader:
                 f"{self.images} {task.sample_noun}s cannot be shared among {get_world_size()} "
                 f"processes; use more {task.sample_noun}s"
             )
-        full, left = divmod(self.images, batch_size)
-        drop = (
-            shuffle and full > 0 and (full >= MIN_FULL_BATCHES or left < get_world_size())
-            if drop_last is None
-            else drop_last
-        )
-        self._bounds = divide_epoch(self.images, batch_size, drop_last=drop, shuffle=shuffle)
+        self._bounds = divide_epoch(self.images, batch_size, drop_last=drop_last, shuffle=shuffle)
         self.steps = len(self._bounds) - 1
         closed = replace(task, open_split=_refuse_split, open_stream=None)
         self._dataset = (

@@ -19,6 +19,7 @@ from learngene_zoo.artifacts.descendant import Descendant, assemble
 from learngene_zoo.errors import BadData, WrongCall
 from learngene_zoo.families.spec import Segment
 from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.lifecycle.rates import describe_batches
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks.splits.cutting import ensure_validation
@@ -325,6 +326,13 @@ def test_what_inherits_from_a_wide_model_is_trained_gently(
     model: Descendant, rates: tuple[float, float]
 ) -> None:
     assert lifecycle.choose_rates(model) == rates
+
+
+def test_the_steps_of_a_training_are_stated() -> None:
+    recipe = replace(lifecycle.FINETUNE, epochs=2)
+    for images, steps in ((40, 1), (64, 1), (65, 2), (426, 7), (512, 8), (1000, 15)):
+        line = describe_batches(recipe, images, "image", is_default=True)
+        assert line.startswith(f"training: 2 epochs of {steps} step")
 
 
 def test_the_gentle_rates_are_used_and_said_unless_others_are_named(
