@@ -3,17 +3,16 @@
 Their config.json has `model_type` where timm's has `architecture`. timm has each of these models
 too, so it is read as timm's: `RENAMES` maps names of tensors to timm's, and queries, keys and
 values become one matrix. The vision towers of SigLIP and CLIP, and DINOv3, have other names
-(from_transformers_towers.py). For other kinds, such as models with a text tower, the error names
-the equivalent in timm. Tensors that timm's model lacks (poolers, mask tokens, decoders, the second
-head of a distilled DeiT) are left out and reported. Keys that would change the function are read,
-or refused by name.
+(from_transformers_towers.py). Tensors that timm's model lacks (text towers, poolers, mask tokens,
+decoders, the second head of a distilled DeiT) are left out and reported. Keys that would change the
+function are read, or refused by name.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from learngene_zoo.errors import BadFile, WrongCall
@@ -74,16 +73,6 @@ _USUAL_ACTIVATIONS = {towers.SIGLIP: "gelu_pytorch_tanh", towers.CLIP: "quick_ge
 _PATCHES = {"dinov2": 14, **towers.PATCHES}
 # Keys that say that the model is another function than its kind's; refused unless they say nothing.
 _REFUSED = ("quantization_config", "auto_map", "pruned_heads", "add_cross_attention")
-# Of the kinds that are not read, the beginnings of names of repositories and their twins in timm.
-TWINS = {
-    "openai/clip-vit-base-patch16": "vit_base_patch16_clip_quickgelu_224.openai",
-    "openai/clip-vit-base-patch32": "vit_base_patch32_clip_quickgelu_224.openai",
-    "openai/clip-vit-large-patch14": "vit_large_patch14_clip_quickgelu_224.openai",
-    "google/siglip-base-patch16-224": "vit_base_patch16_siglip_224.webli",
-    "google/siglip2-base-patch16-224": "vit_base_patch16_siglip_224.v2_webli",
-    "google/siglip-so400m-patch14-224": "vit_so400m_patch14_siglip_224.webli",
-    "google/siglip2-so400m-patch14-224": "vit_so400m_patch14_siglip_224.v2_webli",
-}
 # From names of tensors to timm's, one rule after the other; of files written by transformers 4 and
 # 5.
 RENAMES = (
@@ -117,10 +106,9 @@ _JOINED = {
 def read_spec(config: Mapping[str, Json], where: str) -> Spec:
     """Return the spec of the model.
 
-    Raises `WrongCall` for a kind that is not supported, with its equivalent in timm, and `BadFile`
-    for bad values.
+    Raises `WrongCall` for a kind that is not supported, and `BadFile` for bad values.
     """
-    config = towers.unwrap_classifier(config)
+    config = towers.unwrap_tower(config)
     kind = config["model_type"]
     if kind not in KINDS:
         raise _refuse_kind(kind, where)
@@ -178,16 +166,11 @@ def read_spec(config: Mapping[str, Json], where: str) -> Spec:
 
 
 def _refuse_kind(kind: Json, where: str) -> WrongCall:
-    """Return the error for a kind of model that is not supported, with its equivalent in timm."""
-    twin = next((name for start, name in TWINS.items() if start in where), None)
-    advice = (
-        f"use the same weights from timm: timm:{twin}"
-        if twin
-        else "look for the same weights in timm"
-    )
+    """Return the error for a kind of model that is not supported."""
     return WrongCall(
         f"{where} is a {kind!r:.40} model in the format of transformers, of which "
-        f"{', '.join([*KINDS, *list_text_types()])} are read; {advice} (lgzoo list ancestries)"
+        f"{', '.join([*KINDS, *towers.PAIRS, *list_text_types()])} are read; look for the same "
+        "weights in timm (lgzoo list ancestries)"
     )
 
 
@@ -272,7 +255,7 @@ def read_images(
 
     `beside` reads another file of the repository; it returns None if there is none of that name.
     """
-    config = towers.unwrap_classifier(config)
+    config = towers.unwrap_tower(config)
     names = _list_labels(config)
     named = names if not all(name.startswith("LABEL_") for name in names) else []
     stated = {
@@ -301,10 +284,10 @@ def rename_tensors(
 
     The caller checks whether all tensors are present.
     """
-    config = towers.unwrap_classifier(config)
+    config = towers.unwrap_tower(config)
     if config["model_type"] in towers.TOWERS:
         state, left_out = towers.rename_tower(config, stored, bool(spec.classes))
-        return state, tuple(_describe_changes(config, list(left_out)))
+        return state, (*towers.describe_text_tower(left_out), *_describe_changes(config, left_out))
     dropped = [name for name in stored if LEFT_OUT.search(name)]
     if not spec.classes:
         dropped += [name for name in stored if _name(name).startswith("head.")]
@@ -334,15 +317,17 @@ def _join(tensors: dict[str, Any]) -> dict[str, Any]:
     return joint
 
 
-def _describe_changes(config: Mapping[str, Json], dropped: list[str]) -> list[str]:
-    """Describe the tensors that are left out and the differences from transformers' model."""
+def _describe_changes(config: Mapping[str, Json], dropped: Sequence[str]) -> list[str]:
+    """Describe the tensors that are left out and the differences from transformers' model.
+
+    Those of a text tower are described by `describe_text_tower`.
+    """
     bare = [
         name.partition(".")[2] if name.startswith(("vit.", "deit.", "dinov2", "ijepa.")) else name
         for name in dropped
+        if not name.startswith(towers.OF_TEXTS)
     ]
-    words = (
-        [describe_tensors([name.removeprefix("embeddings.") for name in bare])] if dropped else []
-    )
+    words = [describe_tensors([name.removeprefix("embeddings.") for name in bare])] if bare else []
     if any("distillation_classifier" in name for name in dropped):
         words.append("the average of two heads (the head is cls_classifier)")
     if config["model_type"] not in _DINOV2:  # whose heads are left out in any case

@@ -1,4 +1,4 @@
-"""Vision towers in transformers' format: SigLIP, CLIP and DINOv3.
+"""Vision towers in transformers' format: DINOv3, and SigLIP and CLIP with and without text tower.
 
 Their tensors are named otherwise than those of from_transformers.py; the tables of names are those
 with which such models are written (formats/renames.py). CLIP's projection becomes the head.
@@ -7,13 +7,14 @@ with which such models are written (formats/renames.py). CLIP's projection becom
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.settings import Json, from_json
 from learngene_zoo.storage import StateDict
+from learngene_zoo.text import count_noun
 
 SIGLIP, CLIP, DINOV3 = "siglip_vision_model", "clip_vision_model", "dinov3_vit"
 TOWERS = (SIGLIP, CLIP, DINOV3)
@@ -21,29 +22,41 @@ TOWERS = (SIGLIP, CLIP, DINOV3)
 EPSILONS = {SIGLIP: 1e-6, CLIP: 1e-5, DINOV3: 1e-5}
 PATCHES = {SIGLIP: 16, CLIP: 32, DINOV3: 16}
 _LEFT_OUT = ("mask_token", "position_ids")
-# The classifier of SigLIP, whose config has those of both towers.
+# The kinds of models with two towers: that of the vision tower, and its class.
+PAIRS = {
+    "siglip": (SIGLIP, "SiglipVisionModel"),
+    "clip": (CLIP, "CLIPVisionModelWithProjection"),
+}
+# The beginnings of the names of their other tensors.
+OF_TEXTS = ("text_model.", "text_projection.", "logit_scale", "logit_bias")
 _SIGLIP_CLASSIFIER = "SiglipForImageClassification"
-# Keys of such a config that hold for its tower.
-_KEPT = (
-    *("architectures", "id2label", "num_labels", "problem_type"),
-    *("quantization_config", "learngene"),
-)
+# Keys of a config of two towers that hold for the vision tower, and of a classifier also these.
+_KEPT = ("quantization_config", "learngene")
+_KEPT_OF_CLASSIFIERS = ("architectures", "id2label", "num_labels", "problem_type", *_KEPT)
 
 
-def unwrap_classifier(config: Mapping[str, Json]) -> Mapping[str, Json]:
-    """Return the config of the tower in a classifier of SigLIP's; other configs unchanged.
+def unwrap_tower(config: Mapping[str, Json]) -> Mapping[str, Json]:
+    """Return the config of the vision tower of a model with two towers; other configs unchanged.
 
-    The classifier reads the mean of the patches, whatever the tower's pooling.
+    A classifier of SigLIP's reads the mean of the patches, whatever the tower's pooling. That of
+    CLIP's has a head for this mean, which is left out.
     """
-    vision = config.get("vision_config")
-    is_classifier = _SIGLIP_CLASSIFIER in str(config.get("architectures"))
-    if config.get("model_type") != "siglip" or not is_classifier or not isinstance(vision, dict):
+    kind, architectures = config.get("model_type"), str(config.get("architectures"))
+    if kind not in PAIRS:
         return config
+    stated = config.get("vision_config")
+    vision = stated if isinstance(stated, dict) else {}
+    tower, architecture = PAIRS[str(kind)]
+    if _SIGLIP_CLASSIFIER in architectures:
+        kept = {key: config[key] for key in _KEPT_OF_CLASSIFIERS if key in config}
+        return {**vision, **kept, "model_type": tower, "vision_use_head": False}
+    if "ForImageClassification" in architectures:
+        architecture = "CLIPVisionModel"
     return {
         **vision,
-        **{key: config[key] for key in _KEPT if key in config},
-        "model_type": SIGLIP,
-        "vision_use_head": False,
+        **{key: config[key] for key in (*_KEPT, "projection_dim") if key in config},
+        "architectures": [architecture],
+        "model_type": tower,
     }
 
 
@@ -138,6 +151,7 @@ def rename_tower(
         name
         for name in bare
         if name.endswith(_LEFT_OUT)
+        or name.startswith(OF_TEXTS)
         or (name.startswith("classifier.") and not has_head)
         # A pooling beside a classifier, which does not read it.
         or (name.startswith("head.") and kind == SIGLIP and not config.get("vision_use_head", True))
@@ -149,6 +163,12 @@ def rename_tower(
         return _restore_dinov3(state), dropped
     joint = renames.join_matrices(state)
     return (_restore_siglip(joint) if kind == SIGLIP else _restore_clip(joint)), dropped
+
+
+def describe_text_tower(dropped: Sequence[str]) -> tuple[str, ...]:
+    """Return the description of a text tower among tensors that are left out; () without one."""
+    count = sum(name.startswith(OF_TEXTS) for name in dropped)
+    return (f"the text tower ({count_noun(count, 'tensor')})",) if count else ()
 
 
 def _restore_dinov3(state: dict[str, Any]) -> StateDict:

@@ -38,7 +38,7 @@ from learngene_zoo.hub.client import (
 from learngene_zoo.pretrained import from_open_clip as open_clip
 from learngene_zoo.pretrained import from_transformers as foreign
 from learngene_zoo.pretrained.formats.layout import FORMATS, TRANSFORMERS
-from learngene_zoo.pretrained.from_transformers_towers import unwrap_classifier
+from learngene_zoo.pretrained.from_transformers_towers import unwrap_tower
 from learngene_zoo.pretrained.layouts import choose_tensors
 from learngene_zoo.settings import to_json
 from learngene_zoo.storage import (
@@ -255,9 +255,13 @@ def find_format(source: str) -> str | None:
             config = folder.json(CONFIG)
     except ZooError:
         return None
-    config = None if config is None else unwrap_classifier(config)
-    if config is None or (_is_foreign(config) and config["model_type"] not in foreign.KINDS):
-        return "open_clip" if folder.json(open_clip.CONFIG) is not None else None
+    if _yields_to_open_clip(config) and folder.json(open_clip.CONFIG) is not None:
+        return "open_clip"
+    if config is None:
+        return None
+    config = unwrap_tower(config)
+    if _is_foreign(config) and config["model_type"] not in foreign.KINDS:
+        return None
     if _is_foreign(config):
         kind = str(config["model_type"]).removesuffix("_vision_model")
         return f"{TRANSFORMERS}:{kind}" if kind in FORMATS[TRANSFORMERS] else TRANSFORMERS
@@ -443,6 +447,15 @@ def _is_foreign(config: Mapping[str, Any]) -> bool:
     return isinstance(config.get("model_type"), str) and "architecture" not in config
 
 
+def _yields_to_open_clip(config: Mapping[str, Any] | None) -> bool:
+    """Return whether a config of open_clip's has precedence over a config.json.
+
+    It has over that of a model with two towers in transformers' format, of a kind that is not read,
+    and over none.
+    """
+    return config is None or (_is_foreign(config) and config["model_type"] not in foreign.KINDS)
+
+
 def _read_description(
     config: Mapping[str, Any] | None, folder: _Folder | _HubFolder
 ) -> _Description:
@@ -454,7 +467,7 @@ def _read_description(
     family = None if config is None else find_family(config)
     if config is not None and family is not None and family.transformers is not None:
         return _describe_text_model(config, family.transformers, folder)
-    if config is None or (_is_foreign(config) and config["model_type"] not in foreign.KINDS):
+    if config is None or _yields_to_open_clip(config):
         other, name = folder.json(open_clip.CONFIG), folder.name_of(open_clip.CONFIG)
         if config is None or other is not None:
             return _Description(

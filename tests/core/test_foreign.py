@@ -263,9 +263,9 @@ def test_normalisation_and_labels_come_from_its_own_files(tmp_path: Path) -> Non
     ("changes", "error", "words"),
     [
         (
-            {"model_type": "clip"},
+            {"model_type": "swin"},
             WrongCall,
-            "'clip' model in the format of transformers, of which vit, deit",
+            "'swin' model in the format of transformers, of which vit, deit",
         ),
         ({"use_swiglu_ffn": True}, BadFile, r"mlp\.fc1\.weight has shape"),
         ({"hidden_act": "relu"}, WrongCall, "hidden_act is 'relu', which is not read"),
@@ -292,15 +292,3 @@ def test_what_is_not_read_is_refused(
     (tmp_path / "model" / "config.json").write_text(json.dumps({**config, **changes}))
     with pytest.raises(error, match=words):
         open_ancestry(str(tmp_path / "model"))
-
-
-def test_the_twin_in_timm_is_named() -> None:
-    where = "config.json of google/siglip-base-patch16-224"
-    with pytest.raises(WrongCall, match=r"from timm: timm:vit_base_patch16_siglip_224\.webli"):
-        foreign.read_spec({"model_type": "siglip"}, where)
-
-
-def test_every_twin_is_a_model_of_timms() -> None:
-    import timm
-
-    assert set(foreign.TWINS.values()) <= set(timm.list_pretrained())

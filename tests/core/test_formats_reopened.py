@@ -20,7 +20,6 @@ from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.pretrained.ancestry import open_ancestry, read_ancestry_spec
 from learngene_zoo.pretrained.from_open_clip import CONFIG, read_spec
 from learngene_zoo.pretrained.sources import find_format
-from learngene_zoo.storage import read_json
 
 VIT = ViTSpec(layers=2, width=128, heads=2, classes=0, image_size=32, patch_size=8, mlp_ratio=2)
 CLIP = VIT.with_(pre_norm=True, norm_eps=1e-5)
@@ -100,10 +99,48 @@ def test_a_classifier_of_siglip_that_transformers_saved(tmp_path: Path) -> None:
         torch.testing.assert_close(outputs, model(IMAGES_BCHW).logits, atol=1e-5, rtol=1e-4)
     if any(name.startswith("vision_model.head.") for name in model.state_dict()):
         assert any("head" in part for part in ancestry.record.left_out)
-    text = read_json(tmp_path / "config.json")
-    (tmp_path / "config.json").write_text(json.dumps({**text, "architectures": ["SiglipModel"]}))
-    with pytest.raises(WrongCall, match="is a 'siglip' model in the format of transformers"):
-        read_ancestry_spec(str(tmp_path))
+
+
+@pytest.mark.parametrize("kind", ["CLIP", "Siglip"])
+def test_of_two_towers_of_transformers_that_of_images_is_read(kind: str, tmp_path: Path) -> None:
+    tf = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    vision = {**sizes, "image_size": 32, "patch_size": 8, "intermediate_size": 64}
+    text = {**sizes, "intermediate_size": 64, "vocab_size": 16, "max_position_embeddings": 8}
+    text |= {"projection_size": 32} if kind == "Siglip" else {}
+    more = {"projection_dim": 24} if kind == "CLIP" else {}
+    torch.manual_seed(0)
+    config = getattr(tf, f"{kind}Config")(vision_config=vision, text_config=text, **more)
+    model = getattr(tf, f"{kind}Model")(config).eval()
+    with torch.no_grad():
+        for tensor in model.parameters():
+            tensor.add_(0.1 * torch.randn_like(tensor))
+    model.save_pretrained(tmp_path / "whole")
+    ancestry = open_ancestry(str(tmp_path / "whole"))
+    assert ancestry.spec.classes == more.get("projection_dim", 0)
+    assert find_format(str(tmp_path / "whole")) == f"transformers:{kind.lower()}"
+    (part,) = ancestry.record.left_out
+    assert part.startswith("the text tower (")
+    with torch.no_grad():
+        expected = model.get_image_features(IMAGES_BCHW)
+        expected = getattr(expected, "pooler_output", expected)
+        outputs = build_model(ancestry.spec, ancestry.state).eval()(IMAGES_BCHW)
+        torch.testing.assert_close(outputs, expected, atol=1e-5, rtol=1e-4)
+    result = lg.convert(tmp_path / "whole", tmp_path / "tower")
+    assert result.format == f"transformers:{kind.lower()}"
+    assert result.difference is not None
+    assert result.difference < 1e-5
+
+
+def test_a_classifier_of_clip_is_read_without_its_head(tmp_path: Path) -> None:
+    tf = pytest.importorskip("transformers")
+    vision = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4}
+    vision |= {"image_size": 32, "patch_size": 8, "intermediate_size": 64}
+    config = tf.CLIPConfig(vision_config=vision, num_labels=3)
+    tf.CLIPForImageClassification(config).save_pretrained(tmp_path)
+    ancestry = open_ancestry(str(tmp_path))
+    assert ancestry.spec.classes == 0
+    assert any("classifier" in part for part in ancestry.record.left_out)
 
 
 def test_a_tower_of_open_clip_that_open_clip_made(tmp_path: Path) -> None:
