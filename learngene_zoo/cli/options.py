@@ -536,7 +536,7 @@ def find_model(named: str | None, *defaults: str, offline: bool = False) -> Path
         raise missing_model(named or folder)
     if read_kind(folder) == "learngene":
         raise WrongCall(
-            f"{folder} is a learngene, not a model; build one with `lgzoo expand {folder} --layers "
-            "7`"
+            f"{folder} is a learngene, not a model; build one with `lgzoo expand {folder}` (its "
+            f"sizes: lgzoo show {folder} --all)"
         )
     return folder

@@ -21,7 +21,15 @@ from learngene_zoo.pretrained.timm_model import TimmModel
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.tasks.task import Task, check_inputs
-from learngene_zoo.training.evaluate import Evaluation, Judged, check_head, convert_rows, judge
+from learngene_zoo.text import quote_word
+from learngene_zoo.training.evaluate import (
+    Evaluation,
+    Judged,
+    check_head,
+    convert_rows,
+    find_class_order,
+    judge,
+)
 from learngene_zoo.training.objectives import NUM_RESAMPLES, choose_metric
 
 
@@ -75,7 +83,9 @@ def compare(
     """
     for model, which in ((first, "the first model"), (second, "the second model")):
         check_inputs(task, model.input_format)
-        check_head(model, task, which, named="THAT_MODEL -o NEW ")
+        folder = getattr(model, "folder", None)
+        named = quote_word(str(folder)) if folder else "MODEL"
+        check_head(model, task, which, named=f"{named} -o NEW ", any_order=True)
     (first_contender, first_judged), (second_contender, second_judged) = (
         _measure_model(model, task, split, run, timed) for model in (first, second)
     )
@@ -121,7 +131,8 @@ def _measure_model(
     model: Descendant | TimmModel, task: Task, split: str, run: Run, timed: bool
 ) -> tuple[Contender, Judged]:
     module = model.model()
-    judged = judge(module, task, split, model.input_format, run)
+    order = find_class_order(model, task)
+    judged = judge(module, task, split, model.input_format, run, order)
     params, flops = count_cost(module, model.input_format)
     latency = (
         time_forward(module, make_example_inputs(model.input_format, 1), run) if timed else None

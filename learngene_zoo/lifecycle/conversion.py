@@ -11,11 +11,11 @@ from learngene_zoo.artifacts.arguments import refuse_unknown_arguments
 from learngene_zoo.artifacts.own_data import find_origin, name_option, open_for_artifact
 from learngene_zoo.artifacts.records import FORMAT, AncestryRecord, read_provenance
 from learngene_zoo.artifacts.shelf import find
-from learngene_zoo.atomic import claim, new_folder
+from learngene_zoo.atomic import check_apart, claim, new_folder
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.text_spec import TextSpec
 from learngene_zoo.families.transformers_config import OTHER_HEAD
-from learngene_zoo.lifecycle.opening import make_run
+from learngene_zoo.lifecycle.opening import make_run, warn_of_random_head
 from learngene_zoo.pretrained import from_open_clip
 from learngene_zoo.pretrained.formats.layout import FORMATS, TIMM, split_format
 from learngene_zoo.pretrained.sources import check_source, find_format, split_source
@@ -88,7 +88,7 @@ def convert(
             several labels at once or of numbers; for a format that is not known; and with
             `keep_interface` for a model without an ancestry model that can be opened.
         TrainingFailed: if the outputs differ by more than rounding.
-        Refused: if `out` exists and `force` is not set.
+        Refused: if `out` is the model's folder, or exists and `force` is not set.
     """
     run = run or make_run()
     claim(Path(out), force)
@@ -100,6 +100,8 @@ def convert(
         )
     if ancestry is not None:
         check_source(ancestry)
+    folder = model if isinstance(model, (str, Path)) else model.folder
+    check_apart(out, *(Path(source) for source in (folder, ancestry) if source is not None))
     opened, descendant = open_convertible(model, run)
     if isinstance(opened.spec, TextSpec):
         raise WrongCall(
@@ -110,6 +112,8 @@ def convert(
     text = format or _find_source_format(descendant, recorded, ancestry, opened.name)
     if head and descendant is None:
         _refuse_other_head(opened.name, recorded)
+    if head and descendant is not None:
+        warn_of_random_head(descendant)
     opened = opened if head else opened.without_head()
     agreement = None
     if keep_interface:

@@ -20,7 +20,7 @@ from learngene_zoo.artifacts.records import (
     list_versions,
 )
 from learngene_zoo.atomic import check_apart, claim, digest_of
-from learngene_zoo.errors import refuse_unknown
+from learngene_zoo.errors import WrongCall, refuse_unknown
 from learngene_zoo.families.text_spec import TextSpec
 from learngene_zoo.method.checks import (
     check_axes,
@@ -171,6 +171,11 @@ def _adapt_to_task(
         return target, ()
     entry = find_entry(target.task) or open_task(target.task, offline=run.offline)
     check_kind(entry, isinstance(config.spec, TextSpec))
+    if target.classes not in (None, entry.classes):
+        raise WrongCall(
+            f"{target.task} has {entry.classes} classes, but classes is {target.classes}; leave it "
+            "out, or leave out the task"
+        )
     dense = entry.kind == "segmentation" if target.dense is None else target.dense
     chosen = replace(
         target, classes=entry.classes if target.classes is None else target.classes, dense=dense

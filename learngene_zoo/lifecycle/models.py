@@ -130,6 +130,8 @@ def evaluate(
 ) -> Evaluation:
     """Measure the accuracy, or mIoU, of a model on one split of a task.
 
+    Classes that the model has in another order than the task are matched by their names.
+
     Args:
         model: a model or a reference to one.
         task: default: the task that the model was trained for.
@@ -141,7 +143,7 @@ def evaluate(
     Raises:
         WrongCall: as `finetune` does, and for the original resolution of a task without masks.
     """
-    from learngene_zoo.training.evaluate import check_head
+    from learngene_zoo.training.evaluate import check_head, find_class_order
     from learngene_zoo.training.evaluate import evaluate as measure
     from learngene_zoo.training.original import evaluate_originals
 
@@ -156,11 +158,13 @@ def evaluate(
         f"the model {folder}" if folder else "the model",
         f"{quote_word(str(folder))} " if folder else "",
         is_exported=folder is not None and is_exported_file(folder),
+        any_order=resolution == "resized",
     )
     if resolution == "original":
         result = evaluate_originals(opened.model(), data, split, opened.input_format, run)
     else:
-        result = measure(opened.model(), data, split, opened.input_format, run)
+        order = find_class_order(opened, data)
+        result = measure(opened.model(), data, split, opened.input_format, run, order=order)
     warn_of_random_head(opened)
     return result
 
@@ -212,6 +216,7 @@ def export(
         )
     data = open_task_for(descendant, task, "export", run) if dtype == "int8" else None
     settings: dict[str, Any] = {"dtype": dtype, "task": data, "max_drop": max_drop, "timed": timed}
+    warn_of_random_head(descendant)
     exported = export_descendant(descendant, Path(out), **settings, run=run, force=force)
     if descendant.task is not None and is_own_data(descendant.task):
         with open_for_artifact(descendant):

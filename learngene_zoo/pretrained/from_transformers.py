@@ -26,6 +26,7 @@ from learngene_zoo.families.transformers_config import (
 from learngene_zoo.pretrained import from_transformers_towers as towers
 from learngene_zoo.pretrained.image_processors import read_processor_settings
 from learngene_zoo.pretrained.layouts import describe_tensors
+from learngene_zoo.runs.progress import print_note
 from learngene_zoo.settings import Json
 from learngene_zoo.storage import StateDict
 
@@ -274,6 +275,12 @@ def _read_processor(
     if settings is None:
         nested, name = (beside(PROCESSOR) or {}).get("image_processor"), PROCESSOR
         settings = nested if isinstance(nested, Mapping) else {}
+        if not settings:
+            print_note(
+                f"there is no {PREPROCESSOR} beside {where}; mean and standard deviation are those "
+                "of its kind of model, resizing and cropping are timm's defaults",
+                "no preprocessor",
+            )
     return read_processor_settings(settings, where.replace("config.json", name))
 
 

@@ -73,6 +73,7 @@ def check_head(
     named: str = "",
     *,
     is_exported: bool = False,
+    any_order: bool = False,
 ) -> None:
     """Raise `WrongCall` for a model that does not have the classes of the task.
 
@@ -84,6 +85,7 @@ def check_head(
         which: the model in messages.
         named: the model in the command line that messages suggest.
         is_exported: whether it is an exported file, which cannot be trained.
+        any_order: accept the same names in another order (`find_class_order`).
     """
     train = (
         "name a file of a model that was trained for this task"
@@ -100,12 +102,26 @@ def check_head(
         raise WrongCall(
             f"{which} has {model.classes} classes and {task.name} has {task.classes}; {train}"
         )
+    if any_order and find_class_order(model, task) is not None:
+        return
     for number, (own_name, theirs) in enumerate(zip(model.class_names, task.class_names)):
         if own_name != theirs:
             raise WrongCall(
                 f"{which} has other classes than {task.name}: class {number} is {own_name!r:.60}"
                 f" for the model and {theirs!r:.60} for the task; {train}"
             )
+
+
+def find_class_order(model: Classifier, task: Task) -> list[int] | None:
+    """Return for each class of a task the class of that name in a model.
+
+    None if they have the same order, other names, or names that occur twice.
+    """
+    numbers = {name: number for number, name in enumerate(model.class_names)}
+    is_same = list(model.class_names) == list(task.class_names)
+    if is_same or len(numbers) != len(task.class_names) or set(numbers) != set(task.class_names):
+        return None
+    return [numbers[name] for name in task.class_names]
 
 
 def evaluate(
@@ -117,6 +133,7 @@ def evaluate(
     *,
     batch_size: int | None = None,
     images: int | None = None,
+    order: Sequence[int] | None = None,
 ) -> Evaluation:
     """Return the top-1 accuracy of a classifier, or the mIoU of a dense model.
 
@@ -132,13 +149,14 @@ def evaluate(
         run: the run, for its device, precision and workers.
         batch_size: images per forward pass. None: chosen by the metric.
         images: evaluate on the first N images only.
+        order: for each class of the task that of the model; None: the same.
 
     Raises:
         TrainingFailed: for logits that are not finite.
         BadData: for an empty split.
     """
     (judged,) = evaluate_each(
-        _wrap_alone(model),
+        _wrap_alone(model, order),
         model,
         task,
         split,
@@ -170,14 +188,22 @@ class Answers:
 
 
 def judge(
-    model: nn.Module, task: Task, split: str, input_format: InputFormat | TextFormat, run: Run
+    model: nn.Module,
+    task: Task,
+    split: str,
+    input_format: InputFormat | TextFormat,
+    run: Run,
+    order: Sequence[int] | None = None,
 ) -> Judged:
     """Evaluate a model as `evaluate` does, and return the rows of all images too."""
-    return evaluate_each(_wrap_alone(model), model, task, split, input_format, run)[0]
+    return evaluate_each(_wrap_alone(model, order), model, task, split, input_format, run)[0]
 
 
-def _wrap_alone(model: nn.Module) -> Callable[[torch.Tensor], tuple[torch.Tensor]]:
-    return lambda inputs: (compute_logits(model, inputs),)
+def _wrap_alone(
+    model: nn.Module, order: Sequence[int] | None = None
+) -> Callable[[torch.Tensor], tuple[torch.Tensor]]:
+    chosen = slice(None) if order is None else list(order)
+    return lambda inputs: (compute_logits(model, inputs)[:, chosen],)
 
 
 def evaluate_each(

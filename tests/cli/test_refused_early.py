@@ -325,8 +325,8 @@ CALLS = {
     "export learngene": (
         2,
         (
-            "error: learngene is a learngene, not a model; build one with `lgzoo expand learngene"
-            " --layers 7`\n"
+            "error: learngene is a learngene, not a model; build one with `lgzoo expand learngene`"
+            " (its sizes: lgzoo show learngene --all)\n"
         ),
     ),
 }

@@ -142,6 +142,22 @@ def test_a_model_of_other_classes_is_not_compared(monkeypatch: pytest.MonkeyPatc
         lifecycle.compare(model(0), other, task="tiny", run=RUN)
 
 
+def test_classes_in_another_order_are_matched_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("a", "b", "c")
+    task = replace(TASK, class_names=names)
+    monkeypatch.setattr("learngene_zoo.lifecycle.opening.open_task", lambda name, **_: task)
+    usual = replace(model(0), class_names=names)
+    order = [2, 0, 1]  # the new head's class k is the usual one's class order[k]
+    heads = {name: tensor[order] for name, tensor in usual.state.items() if name[:5] == "head."}
+    turned = replace(
+        usual, state={**usual.state, **heads}, class_names=tuple(names[k] for k in order)
+    )
+    first, second = (lifecycle.evaluate(one, task="tiny", run=RUN) for one in (usual, turned))
+    assert first.correct == second.correct
+    assert 0 < sum(first.correct) < len(first.correct)
+    assert lifecycle.compare(usual, turned, task="tiny", run=RUN).difference.value == 0
+
+
 def test_what_the_command_prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("learngene_zoo.lifecycle.opening.open_task", lambda name, **_: TASK)

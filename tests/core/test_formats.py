@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +20,7 @@ from safetensors.torch import load_file, save_file
 
 import learngene_zoo as lg
 from learngene_zoo.artifacts.descendant import Descendant, assemble
-from learngene_zoo.errors import BadFile, TrainingFailed
+from learngene_zoo.errors import BadFile, Refused, TrainingFailed, TrainingWarning
 from learngene_zoo.families.eva.spec import EvaSpec
 from learngene_zoo.families.picture_format import View
 from learngene_zoo.families.vit.spec import ViTSpec
@@ -468,3 +469,19 @@ def test_the_result_says_what_was_done(tmp_path: Path) -> None:
         "config.json",
         "model.safetensors",
     }
+
+
+def test_a_random_head_is_named_when_it_is_written(tmp_path: Path) -> None:
+    random = replace(build(BASE.with_(classes=3)), inherited=frozenset(), provenance={})
+    with pytest.warns(TrainingWarning, match="the head is random"):
+        lg.convert(random, tmp_path / "out", format="transformers")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", TrainingWarning)
+        lg.convert(random, tmp_path / "bare", format="transformers", head=False)
+
+
+def test_a_model_does_not_replace_itself(tmp_path: Path) -> None:
+    build(BASE).save(tmp_path / "model")
+    with pytest.raises(Refused, match="is also an input of this command"):
+        lg.convert(tmp_path / "model", tmp_path / "model", format="dinov2", force=True)
+    assert lg.load(tmp_path / "model")

@@ -65,7 +65,7 @@ def _make_row(name: str, contender: Contender) -> dict[str, Any]:
         **facts,
         "params": contender.params,
         "flops": contender.flops,
-        **({"latency": contender.latency} if contender.latency else {}),
+        **({"latency": f"{1000 * contender.latency:.3g} ms"} if contender.latency else {}),
     }
 
 
