@@ -253,6 +253,14 @@ def is_model_config(data: Mapping[str, Json]) -> bool:
     return "architecture" in data or "model_type" in data
 
 
+def is_of_transformers(config: Mapping[str, Json]) -> bool:
+    """Return whether transformers wrote a config.json of timm's.
+
+    It keeps our key but not its content.
+    """
+    return config.get("model_type") == "timm_wrapper"
+
+
 def check_not_transformers(data: Mapping[str, Json], where: str | Path) -> None:
     """Raise `BadFile` for a config in transformers' layout.
 

@@ -480,10 +480,15 @@ def make_model_argument() -> click.Argument:
 
 
 def find_any_model(named: str | None, *defaults: str, offline: bool = False) -> str | Path:
-    """Return the model as `find_model` does, or the name of a model of timm or a Hub repository.
+    """Return the model as `find_model` does, the folder of a model of transformers, or the name of
+    a model of timm or a Hub repository.
 
     Raises `WrongCall` for a name that timm does not have, before timm is imported.
     """
+    from learngene_zoo.pretrained.from_transformers import is_transformers_folder
+
+    if named is not None and is_transformers_folder(Path(named)):
+        return Path(named)
     if named is None or not is_timm_source(named):
         return find_model(named, *defaults, offline=offline)
     if named.startswith("timm:"):

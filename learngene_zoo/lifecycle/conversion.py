@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from learngene_zoo.artifacts.arguments import refuse_unknown_arguments
 from learngene_zoo.artifacts.own_data import find_origin, name_option, open_for_artifact
-from learngene_zoo.artifacts.records import FORMAT, AncestryRecord, read_provenance
+from learngene_zoo.artifacts.records import AncestryRecord, is_of_transformers, read_provenance
 from learngene_zoo.artifacts.shelf import find
 from learngene_zoo.atomic import check_apart, claim, new_folder
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.text_spec import TextSpec
 from learngene_zoo.families.transformers_config import OTHER_HEAD
 from learngene_zoo.lifecycle.opening import make_run, warn_of_random_head
-from learngene_zoo.pretrained import from_open_clip
 from learngene_zoo.pretrained.formats.layout import FORMATS, TIMM, split_format
 from learngene_zoo.pretrained.sources import check_source, find_format, split_source
-from learngene_zoo.pretrained.timm_model import TimmModel, is_of_transformers, is_timm_source
+from learngene_zoo.pretrained.timm_model import TimmModel, is_timm_source
 from learngene_zoo.runs.progress import print_note
 from learngene_zoo.runs.run import Run
-from learngene_zoo.settings import Json, to_json
+from learngene_zoo.settings import to_json
 from learngene_zoo.storage import CONFIG, read_json, write_json, write_tensors
 
 if TYPE_CHECKING:
@@ -110,17 +109,18 @@ def convert(
         )
     recorded = read_provenance(dict(opened.record), opened.name).ancestries
     text = format or _find_source_format(descendant, recorded, ancestry, opened.name)
-    if head and descendant is None:
-        _refuse_other_head(opened.name, recorded)
-    if head and descendant is not None:
-        warn_of_random_head(descendant)
+    if head:
+        _check_head(opened.name, descendant, recorded)
     opened = opened if head else opened.without_head()
     agreement = None
     if keep_interface:
         agreement = _compare(opened, descendant, recorded, ancestry, images, run)
     left_out = tuple(part for record in recorded for part in record.left_out)
     if split_format(text)[0] == TIMM:
-        _save_as_timm(opened, descendant if head else None, Path(out), force)
+        from learngene_zoo.pretrained.formats.opening import assemble_model
+
+        whole = descendant if head else None
+        (whole or assemble_model(opened)).save(out, force)
         return Conversion(
             path=Path(out), format=TIMM, difference=0.0, left_out=left_out, agreement=agreement
         )
@@ -138,8 +138,15 @@ def convert(
     )
 
 
-def _refuse_other_head(name: str, recorded: Sequence[AncestryRecord]) -> None:
-    """Raise `WrongCall` for a source whose head was left out because of what it computes."""
+def _check_head(
+    name: str, descendant: Descendant | None, recorded: Sequence[AncestryRecord]
+) -> None:
+    """Warn of the random head of a descendant. Raise `WrongCall` for another source whose head was
+    left out because of what it computes.
+    """
+    if descendant is not None:
+        warn_of_random_head(descendant)
+        return
     parts = [part for record in recorded for part in record.left_out]
     fault = next((part for part in parts if part.startswith(OTHER_HEAD)), None)
     if fault is not None:
@@ -154,6 +161,7 @@ def open_convertible(
 ) -> tuple[Convertible, Descendant | None]:
     """Open any model: a descendant, which is returned too, or one that others made."""
     from learngene_zoo.artifacts.descendant import Descendant, load_descendant
+    from learngene_zoo.pretrained.formats.opening import open_source
 
     if isinstance(model, (str, Path)) and not is_timm_source(model):
         folder = find(model, offline=run.offline)
@@ -165,7 +173,7 @@ def open_convertible(
         if model.folder is None:
             raise WrongCall("save this model of timm's, and name its folder")
         model = model.folder
-    return _describe_source(str(model), run), None
+    return open_source(str(model), offline=run.offline), None
 
 
 def _is_descendant(folder: Path) -> bool:
@@ -193,40 +201,6 @@ def _describe_descendant(model: Descendant) -> Convertible:
         record=to_json(record),
         name=str(model.folder or "the model"),
     )
-
-
-def _describe_source(source: str, run: Run) -> Convertible:
-    """Open a model that others made, as an ancestry model is opened."""
-    from learngene_zoo.pretrained.ancestry import open_ancestry
-    from learngene_zoo.pretrained.formats.layout import Convertible
-
-    ancestry = open_ancestry(source, offline=run.offline)
-    record = ancestry.record
-    return Convertible(
-        spec=ancestry.spec,
-        state=ancestry.state,
-        images=ancestry.input_format,
-        class_names=ancestry.class_names,
-        licence=record.licence,
-        record={
-            "format": FORMAT,
-            "method": "timm",
-            "task": None,
-            "licence": record.licence,
-            "ancestries": to_json([record]),
-            **_read_record(source),
-        },
-        name=source,
-    )
-
-
-def _read_record(source: str) -> Mapping[str, Json]:
-    """Return our record in the config of a folder; empty if there is none."""
-    configs = (Path(source) / name for name in (CONFIG, from_open_clip.CONFIG))
-    config = next((path for path in configs if path.is_file()), None)
-    content = read_json(config) if config is not None else {}
-    ours = content.get("learngene")
-    return ours if isinstance(ours, dict) and not is_of_transformers(content) else {}
 
 
 # The ancestry model.
@@ -342,28 +316,3 @@ def _write(
         )
         return None
     return differences[0]
-
-
-def _save_as_timm(
-    model: Convertible, descendant: Descendant | None, out: Path, force: bool
-) -> None:
-    """Write a model in timm's layout."""
-    from learngene_zoo.artifacts.descendant import Descendant
-
-    if descendant is not None:
-        descendant.save(out, force)
-        return
-    record: Any = model.record
-    ours = ("format", "spec", "inherited", "layout", "task")
-    provenance = {key: record[key] for key in record if key not in ours}
-    Descendant(
-        spec=model.spec,
-        state=model.state,
-        inherited=frozenset(record.get("inherited") or model.state) & set(model.state),
-        provenance=provenance,
-        task=record.get("task"),
-        class_names=model.class_names,
-        mean=model.images.mean,
-        std=model.images.std,
-        view=model.images.view,
-    ).save(out, force)

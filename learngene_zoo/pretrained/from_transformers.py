@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from learngene_zoo.errors import BadFile, WrongCall
@@ -28,7 +29,7 @@ from learngene_zoo.pretrained.image_processors import read_processor_settings
 from learngene_zoo.pretrained.layouts import describe_tensors
 from learngene_zoo.runs.progress import print_note
 from learngene_zoo.settings import Json
-from learngene_zoo.storage import StateDict
+from learngene_zoo.storage import CONFIG, StateDict, read_json
 
 # The models of timm that these are, with other arguments: by whether the MLPs are SwiGLU, and the
 # epsilon of the norms.
@@ -102,6 +103,21 @@ _JOINED = {
     ".attn.qkv.": (".attn.q.", ".attn.k.", ".attn.v."),
     ".mlp.fc1.": (".mlp.gate_proj.", ".mlp.up_proj."),
 }
+
+
+def is_transformers_folder(folder: Path) -> bool:
+    """Return whether a folder has the config.json of an image model that is read here."""
+    try:
+        config = read_json(folder / CONFIG) if (folder / CONFIG).is_file() else {}
+    except BadFile:  # raised again when the folder is opened
+        return False
+    return is_transformers_config(config)
+
+
+def is_transformers_config(config: Mapping[str, Json]) -> bool:
+    """Return whether a config.json is of an image model that is read here, and not of timm's."""
+    is_of_timm = bool(config.keys() & {"architecture", "method"})
+    return not is_of_timm and config.get("model_type") in (*KINDS, *towers.PAIRS)
 
 
 def read_spec(config: Mapping[str, Json], where: str) -> Spec:

@@ -16,7 +16,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from learngene_zoo.artifacts.records import FORMAT, check_format, check_model, read_provenance
+from learngene_zoo.artifacts.records import (
+    FORMAT,
+    check_format,
+    check_model,
+    is_of_transformers,
+    read_provenance,
+)
 from learngene_zoo.artifacts.shelf import find_model
 from learngene_zoo.atomic import new_folder
 from learngene_zoo.errors import BadFile, WrongCall, refuse_unknown
@@ -396,24 +402,34 @@ def open_model(
     """Return a model object as it is, or open the model that a reference names.
 
     It is a descendant that `find` resolves, or any classifier of timm's, by name (`timm:NAME`,
-    `hf-hub:organisation/name`) or from a folder in timm's layout. Raises `WrongCall` for an object
+    `hf-hub:organisation/name`) or from a folder in timm's layout, or one of transformers' models,
+    by its folder or `hf-hub:organisation/name`. Raises `WrongCall` for an object
     that is no model of this package.
     """
     if not isinstance(model, (str, Path)):
         check_model("model", model)
         return model
     if is_timm_source(model) and not _is_ours(str(model), offline):
+        if _is_of_other_package(str(model), offline):
+            from learngene_zoo.pretrained.formats.opening import assemble_model, open_source
+
+            return assemble_model(open_source(str(model), offline=offline))
         return open_timm_model(str(model), offline=offline)
     return load_model(find_model(model, offline=offline))
 
 
 def load_model(folder: Path) -> Descendant | TimmModel:
-    """Load a descendant, or a classifier of timm's, from a folder.
+    """Load a descendant, a classifier of timm's, or a model of transformers from a folder.
 
-    Raises as `load_descendant` and `load_timm_model` do.
+    Raises as `load_descendant`, `load_timm_model` and `open_ancestry` do.
     """
     from learngene_zoo.artifacts.descendant import load_descendant
+    from learngene_zoo.pretrained.from_transformers import is_transformers_folder
 
+    if is_transformers_folder(folder):
+        from learngene_zoo.pretrained.formats.opening import load_transformers_model
+
+        return load_transformers_model(folder)
     if (folder / CONFIG).is_file():
         config = read_json(folder / CONFIG)
         ours = config.get("learngene", {"method": "timm"})
@@ -425,12 +441,14 @@ def load_model(folder: Path) -> Descendant | TimmModel:
     return load_descendant(folder)
 
 
-def is_of_transformers(config: Mapping[str, Json]) -> bool:
-    """Return whether transformers wrote a config.json of timm's.
+def _is_of_other_package(source: str, offline: bool) -> bool:
+    """Return whether `hf-hub:organisation/name` is an image model in transformers' format."""
+    from learngene_zoo.pretrained.from_transformers import is_transformers_config
 
-    It keeps our key but not its content.
-    """
-    return config.get("model_type") == "timm_wrapper"
+    if not source.startswith(SCHEME):
+        return False
+    config = fetch_from_hub(parse_repository(source), CONFIG, offline=offline)
+    return is_transformers_config(read_json(config.path))
 
 
 def _is_ours(source: str, offline: bool) -> bool:

@@ -241,7 +241,7 @@ PLACES = [
         "evaluate learngene",
         FAILED,
         ("transformers' layout", "lgzoo extract closed_form --ancestry", "--probe ridge"),
-        lambda folder: (folder / CONFIG).write_text('{"model_type": "dinov2"}'),
+        lambda folder: (folder / CONFIG).write_text('{"model_type": "swin"}'),
     ),
     Case(
         "expand learngene --layers 2",

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file, save_file
 
 import learngene_zoo as lg
@@ -292,3 +293,22 @@ def test_what_is_not_read_is_refused(
     (tmp_path / "model" / "config.json").write_text(json.dumps({**config, **changes}))
     with pytest.raises(error, match=words):
         open_ancestry(str(tmp_path / "model"))
+
+
+def test_a_folder_of_transformers_is_a_model_of_every_command(tmp_path: Path) -> None:
+    shutil.copytree(DATA / "vit", tmp_path / "vit")
+    path = tmp_path / "vit" / "config.json"
+    config = json.loads(path.read_text())
+    names = [f"class {number}" for number in range(len(config["id2label"]))]
+    path.write_text(json.dumps({**config, "id2label": dict(enumerate(names))}))
+    model = open_model(tmp_path / "vit")
+    assert (model.class_names, model.folder) == (tuple(names), tmp_path / "vit")
+    expected = load_file(DATA / "vit" / "answers.safetensors")["answers"]
+    with torch.no_grad():
+        torch.testing.assert_close(model.model()(IMAGES_BCHW), expected, rtol=0, atol=1e-5)
+    picture = Image.new("RGB", (28, 28), "red")
+    (prediction,) = lg.predict(tmp_path / "vit", picture)
+    assert set(prediction.classes) <= set(names)
+    tuned = lg.finetune(tmp_path / "vit", "digits", epochs=0, out=tmp_path / "tuned")
+    assert tuned.classes == 10
+    assert lg.evaluate(tmp_path / "tuned").images == 500

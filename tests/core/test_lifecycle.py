@@ -90,6 +90,11 @@ def test_a_task_that_is_named_twice_is_refused() -> None:
 PURPOSE = TargetTask(task="folder:mine", classes=2, class_names=("cat", "dog"))
 
 
+def test_classes_that_contradict_the_task_are_refused() -> None:
+    with pytest.raises(WrongCall, match="digits has 10 classes, but classes is 5"):
+        lifecycle.expand(learngene(purpose=PURPOSE), layers=3, classes=5, task="digits")
+
+
 @pytest.mark.parametrize(
     ("asked", "task", "classes", "names"),
     [

@@ -13,11 +13,13 @@ import torch
 from safetensors.torch import save
 from standin import StandIn
 
+from learngene_zoo.artifacts.descendant import Descendant
 from learngene_zoo.errors import BadFile, Unavailable, WrongCall
 from learngene_zoo.hub.client import Repository, fetch_from_hub
 from learngene_zoo.pretrained import from_open_clip as open_clip
 from learngene_zoo.pretrained import from_transformers as foreign
 from learngene_zoo.pretrained.ancestry import open_ancestry, read_ancestry_spec
+from learngene_zoo.pretrained.timm_model import open_model
 
 DATA = Path(__file__).parents[1] / "data" / "transformers"
 
@@ -93,6 +95,9 @@ def test_a_model_of_transformers_without_a_preprocessor_opens_offline_as_online(
     again = open_ancestry("hf-hub:org/vit", offline=True)
     assert (again.record.mean, again.identity) == (ancestry.record.mean, ancestry.identity)
     assert len(hub.requests) == before
+    model = open_model("hf-hub:org/vit", offline=True)  # a model of every command, too
+    assert isinstance(model, Descendant)
+    assert model.spec == ancestry.spec
 
 
 @pytest.mark.parametrize("pinned", [True, False])

@@ -1,0 +1,79 @@
+"""Open the folder of a model that is not in timm's layout: for a conversion, or as a model.
+
+It is a model of transformers, of open_clip or in DINOv2's own names, which others made or
+`lgzoo convert` wrote. Our record in its config.json, if there is one, holds for the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from learngene_zoo.artifacts.descendant import Descendant
+from learngene_zoo.artifacts.records import FORMAT, is_of_transformers
+from learngene_zoo.pretrained import from_open_clip
+from learngene_zoo.pretrained.formats.layout import Convertible
+from learngene_zoo.settings import Json, to_json
+from learngene_zoo.storage import CONFIG, read_json
+
+
+def open_source(source: str, *, offline: bool = False) -> Convertible:
+    """Open a model that others made, as an ancestry model is opened."""
+    from learngene_zoo.pretrained.ancestry import open_ancestry
+
+    ancestry = open_ancestry(source, offline=offline)
+    record = ancestry.record
+    return Convertible(
+        spec=ancestry.spec,
+        state=ancestry.state,
+        images=ancestry.input_format,
+        class_names=ancestry.class_names,
+        licence=record.licence,
+        record={
+            "format": FORMAT,
+            "method": "timm",
+            "task": None,
+            "licence": record.licence,
+            "ancestries": to_json([record]),
+            **_read_record(source),
+        },
+        name=source,
+    )
+
+
+def _read_record(source: str) -> Mapping[str, Json]:
+    """Return our record in the config of a folder; empty if there is none."""
+    configs = (Path(source) / name for name in (CONFIG, from_open_clip.CONFIG))
+    config = next((path for path in configs if path.is_file()), None)
+    content = read_json(config) if config is not None else {}
+    ours = content.get("learngene")
+    return ours if isinstance(ours, dict) and not is_of_transformers(content) else {}
+
+
+def assemble_model(model: Convertible, folder: Path | None = None) -> Descendant:
+    """Return the model as one of this package, which is in timm's layout.
+
+    Args:
+        model: the model, as `open_source` returns it.
+        folder: where it was opened, if it is not to be written.
+    """
+    record: Any = model.record
+    ours = ("format", "spec", "inherited", "layout", "task")
+    return Descendant(
+        spec=model.spec,
+        state=model.state,
+        inherited=frozenset(record.get("inherited", model.state)) & set(model.state),
+        provenance={key: record[key] for key in record if key not in ours},
+        task=record.get("task"),
+        class_names=model.class_names,
+        mean=model.images.mean,
+        std=model.images.std,
+        view=model.images.view,
+        folder=folder,
+    )
+
+
+def load_transformers_model(folder: Path) -> Descendant:
+    """Open a folder for which `is_transformers_folder` holds. Raises as `open_ancestry` does."""
+    return assemble_model(open_source(str(folder)), folder)
