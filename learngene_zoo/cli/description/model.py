@@ -25,7 +25,8 @@ OPENERS = {
 
 
 def is_pretrained(name: str) -> bool:
-    """Return whether a name is that of a pretrained model: of timm, or a folder of other origin.
+    """Return whether a name is that of a pretrained model: of timm, or a folder of other origin, or in
+    the layout of another package.
 
     Raises `BadFile` for a folder with a config.json that cannot be read.
     """
@@ -35,7 +36,10 @@ def is_pretrained(name: str) -> bool:
     if not path.is_file():
         return False
     config = read_json(path)
-    return is_model_config(config) and not config.keys() & {"learngene", "format"}
+    ours = config.get("learngene")
+    is_converted = isinstance(ours, dict) and "layout" in ours
+    is_ours = bool(config.keys() & {"learngene", "format"}) and not is_converted
+    return is_model_config(config) and not is_ours
 
 
 def describe_pretrained(source: str, convention: Convention, offline: bool) -> Row:
