@@ -25,8 +25,8 @@ OPENERS = {
 
 
 def is_pretrained(name: str) -> bool:
-    """Return whether a name is that of a pretrained model: of timm, or a folder of other origin or in
-    the layout of another package.
+    """Return whether a name is that of a pretrained model: of timm's, or a folder of other origin
+    or in the layout of another package.
 
     Raises `BadFile` for a folder with a config.json that cannot be read.
     """
