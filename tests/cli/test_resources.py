@@ -83,12 +83,9 @@ def check(root: Path, line: str, *words: str, limit: str = "", size: int = 0) ->
     process = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=240)
     assert process.returncode == 1, process.stderr
     assert process.stdout == ""
-    # A training says its epochs, and on a slow machine how long a step takes.
-    lines = [
-        line
-        for line in process.stderr.splitlines()
-        if not re.match(r"epoch |\w+.*, (\d+m )?\d+s$", line)
-    ]
+    # A training says its settings and epochs, and on a slow machine how long a step takes.
+    said = r"epoch |training: |the learning rate is |\S+ has \d+ training, |\w+.*, (\d+m )?\d+s$"
+    lines = [line for line in process.stderr.splitlines() if not re.match(said, line)]
     assert [line.partition(":")[0] for line in lines] == ["error"], process.stderr
     assert "unexpected" not in process.stderr
     for word in words:

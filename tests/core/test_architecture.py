@@ -221,6 +221,7 @@ HOT_OF_OURS = {
     "learngene_zoo.lifecycle.recommendation",
     "learngene_zoo.lifecycle.shrinking.ranking",
     "learngene_zoo.pretrained.formats.check",
+    "learngene_zoo.pretrained.formats.opening",
     "learngene_zoo.pretrained.formats.renames",
     "learngene_zoo.pretrained.formats.to_dinov2",
     "learngene_zoo.pretrained.formats.to_open_clip",
