@@ -480,6 +480,11 @@ def test_a_random_head_is_named_when_it_is_written(tmp_path: Path) -> None:
         lg.convert(random, tmp_path / "out", format="transformers")
     again: Any = load_model(tmp_path / "out")
     assert again.inherited == frozenset()
+    config = read_json(tmp_path / "out" / "config.json")
+    config["learngene"]["inherited"] = "head.weight"
+    (tmp_path / "out" / "config.json").write_text(json.dumps(config))
+    with pytest.raises(BadFile, match="inherited"):
+        load_model(tmp_path / "out")
     with warnings.catch_warnings():
         warnings.simplefilter("error", TrainingWarning)
         lg.convert(random, tmp_path / "bare", format="transformers", head=False)

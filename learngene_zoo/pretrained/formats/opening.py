@@ -7,14 +7,14 @@ It is a model of transformers, of open_clip or in DINOv2's own names, which othe
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from learngene_zoo.artifacts.descendant import Descendant
-from learngene_zoo.artifacts.records import FORMAT, is_of_transformers
+from learngene_zoo.artifacts.records import FORMAT, is_of_transformers, read_provenance
 from learngene_zoo.pretrained import from_open_clip
 from learngene_zoo.pretrained.formats.layout import Convertible
-from learngene_zoo.settings import Json, to_json
+from learngene_zoo.settings import Json, from_json, to_json
 from learngene_zoo.storage import CONFIG, read_json
 
 
@@ -51,21 +51,36 @@ def _read_record(source: str) -> Mapping[str, Json]:
     return ours if isinstance(ours, dict) and not is_of_transformers(content) else {}
 
 
+@dataclass(frozen=True, kw_only=True)
+class _OwnRecord:
+    """The fields of our record that are not provenance."""
+
+    inherited: tuple[str, ...] | None = None
+    task: str | None = None
+
+
 def assemble_model(model: Convertible, folder: Path | None = None) -> Descendant:
     """Return the model as one of this package, which is in timm's layout.
 
     Args:
         model: the model, as `open_source` returns it.
         folder: where it was opened, if it is not to be written.
+
+    Raises:
+        BadFile: for a record with values of another type.
     """
-    record: Any = model.record
-    ours = ("format", "spec", "inherited", "layout", "task")
+    given, where = dict(model.record), f"{model.name}: learngene"
+    fields = {key: given[key] for key in _OwnRecord.__dataclass_fields__ if key in given}
+    record = from_json(_OwnRecord, fields, where)
+    read_provenance(given, where)
+    names = model.state if record.inherited is None else record.inherited
+    others = ("format", "spec", "layout", *_OwnRecord.__dataclass_fields__)
     return Descendant(
         spec=model.spec,
         state=model.state,
-        inherited=frozenset(record.get("inherited", model.state)) & set(model.state),
-        provenance={key: record[key] for key in record if key not in ours},
-        task=record.get("task"),
+        inherited=frozenset(names) & set(model.state),
+        provenance={key: given[key] for key in given if key not in others},
+        task=record.task,
         class_names=model.class_names,
         mean=model.images.mean,
         std=model.images.std,
