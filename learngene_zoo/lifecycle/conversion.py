@@ -184,6 +184,7 @@ def _is_descendant(folder: Path) -> bool:
         isinstance(ours, dict)
         and "spec" in ours
         and "layout" not in ours
+        and ours.get("method") != "timm"
         and not is_of_transformers(config)
     ) or "method" in config
 

@@ -403,17 +403,17 @@ def open_model(
 
     It is a descendant that `find` resolves, or any classifier of timm's, by name (`timm:NAME`,
     `hf-hub:organisation/name`) or from a folder in timm's layout, or one of transformers' models,
-    by its folder or `hf-hub:organisation/name`. Raises `WrongCall` for an object
-    that is no model of this package.
+    by its folder or `hf-hub:organisation/name`. Raises `WrongCall` for an object that is no model
+    of this package.
     """
     if not isinstance(model, (str, Path)):
         check_model("model", model)
         return model
     if is_timm_source(model) and not _is_ours(str(model), offline):
         if _is_of_other_package(str(model), offline):
-            from learngene_zoo.pretrained.formats.opening import assemble_model, open_source
+            from learngene_zoo.pretrained.formats.opening import open_transformers_model
 
-            return assemble_model(open_source(str(model), offline=offline))
+            return open_transformers_model(str(model), offline=offline)
         return open_timm_model(str(model), offline=offline)
     return load_model(find_model(model, offline=offline))
 
@@ -427,9 +427,9 @@ def load_model(folder: Path) -> Descendant | TimmModel:
     from learngene_zoo.pretrained.from_transformers import is_transformers_folder
 
     if is_transformers_folder(folder):
-        from learngene_zoo.pretrained.formats.opening import load_transformers_model
+        from learngene_zoo.pretrained.formats.opening import open_transformers_model
 
-        return load_transformers_model(folder)
+        return open_transformers_model(str(folder), folder=folder)
     if (folder / CONFIG).is_file():
         config = read_json(folder / CONFIG)
         ours = config.get("learngene", {"method": "timm"})

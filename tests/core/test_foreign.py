@@ -312,3 +312,6 @@ def test_a_folder_of_transformers_is_a_model_of_every_command(tmp_path: Path) ->
     tuned = lg.finetune(tmp_path / "vit", "digits", epochs=0, out=tmp_path / "tuned")
     assert tuned.classes == 10
     assert lg.evaluate(tmp_path / "tuned").images == 500
+    back = lg.convert(tmp_path / "tuned", tmp_path / "back", format="transformers")
+    assert back.format == "transformers:vit"
+    assert open_model(tmp_path / "back").classes == 10

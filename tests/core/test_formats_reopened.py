@@ -20,6 +20,7 @@ from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.pretrained.ancestry import open_ancestry, read_ancestry_spec
 from learngene_zoo.pretrained.from_open_clip import CONFIG, read_spec
 from learngene_zoo.pretrained.sources import find_format
+from learngene_zoo.pretrained.timm_model import open_model
 
 VIT = ViTSpec(layers=2, width=128, heads=2, classes=0, image_size=32, patch_size=8, mlp_ratio=2)
 CLIP = VIT.with_(pre_norm=True, norm_eps=1e-5)
@@ -126,6 +127,7 @@ def test_of_two_towers_of_transformers_that_of_images_is_read(kind: str, tmp_pat
         expected = getattr(expected, "pooler_output", expected)
         outputs = build_model(ancestry.spec, ancestry.state).eval()(IMAGES_BCHW)
         torch.testing.assert_close(outputs, expected, atol=1e-5, rtol=1e-4)
+    assert open_model(tmp_path / "whole").classes == 0  # a projection gives no classes
     result = lg.convert(tmp_path / "whole", tmp_path / "tower")
     assert result.format == f"transformers:{kind.lower()}"
     assert result.difference is not None

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from learngene_zoo.artifacts.descendant import Descendant
 from learngene_zoo.artifacts.records import FORMAT, is_of_transformers, read_provenance
+from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.pretrained import from_open_clip
 from learngene_zoo.pretrained.formats.layout import Convertible
 from learngene_zoo.settings import Json, from_json, to_json
@@ -89,6 +90,22 @@ def assemble_model(model: Convertible, folder: Path | None = None) -> Descendant
     )
 
 
-def load_transformers_model(folder: Path) -> Descendant:
-    """Open a folder for which `is_transformers_folder` holds. Raises as `open_ancestry` does."""
-    return assemble_model(open_source(str(folder)), folder)
+def open_transformers_model(
+    source: str, *, offline: bool = False, folder: Path | None = None
+) -> Descendant:
+    """Open a model of transformers as one of this package.
+
+    The projection of a CLIP, which gives no classes, is left out.
+
+    Args:
+        source: a folder, or `hf-hub:organisation/name`.
+        offline: do not use the network.
+        folder: the folder, if it is one.
+
+    Raises:
+        BadFile, WrongCall: as `open_ancestry` and `assemble_model` do.
+    """
+    model = open_source(source, offline=offline)
+    # Of the kinds that are read, only CLIP's has a norm before the blocks.
+    has_projection = isinstance(model.spec, ViTSpec) and model.spec.pre_norm
+    return assemble_model(model.without_head() if has_projection else model, folder)
