@@ -12,11 +12,13 @@ from pathlib import Path
 
 from learngene_zoo.artifacts.descendant import Descendant
 from learngene_zoo.artifacts.records import FORMAT, is_of_transformers, read_provenance
-from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.pretrained import from_open_clip
-from learngene_zoo.pretrained.formats.layout import Convertible
+from learngene_zoo.pretrained.formats.layout import TRANSFORMERS, Convertible
+from learngene_zoo.pretrained.sources import find_format
 from learngene_zoo.settings import Json, from_json, to_json
 from learngene_zoo.storage import CONFIG, read_json
+
+CLIP = f"{TRANSFORMERS}:clip"
 
 
 def open_source(source: str, *, offline: bool = False) -> Convertible:
@@ -106,6 +108,5 @@ def open_transformers_model(
         BadFile, WrongCall: as `open_ancestry` and `assemble_model` do.
     """
     model = open_source(source, offline=offline)
-    # Of the kinds that are read, only CLIP's has a norm before the blocks.
-    has_projection = isinstance(model.spec, ViTSpec) and model.spec.pre_norm
+    has_projection = find_format(source) == CLIP
     return assemble_model(model.without_head() if has_projection else model, folder)
