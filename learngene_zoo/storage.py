@@ -313,7 +313,8 @@ def refuse_pickle(path: Path) -> None:
     if path.suffix.lower() in (".bin", ".ckpt", ".npz", ".pickle", ".pkl", ".pt", ".pth", ".tar"):
         raise BadFile(
             f"{path} is not a safetensors file and may run code when opened; "
-            "convert it: timm.models.save_for_hf(model, folder, safe_serialization=True)"
+            "convert it: model.save_pretrained(folder) of transformers, or "
+            "timm.models.save_for_hf(model, folder, safe_serialization=True)"
         )
 
 
