@@ -322,7 +322,9 @@ def _describe_training(
     if not recipe.epochs:
         return [samples]
     batches = describe_batches(recipe, train, noun, is_default="batch_size" not in named)
-    rates = describe_rates(start, recipe, train, has_rate="lr" in named)
+    rates = describe_rates(
+        start, recipe, train, has_rate="lr" in named, has_decay="layer_decay" in named
+    )
     return [samples, batches, *([rates] if rates else [])]
 
 

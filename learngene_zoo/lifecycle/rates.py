@@ -187,7 +187,12 @@ def describe_batches(recipe: Recipe, samples: int, noun: str, *, is_default: boo
 
 
 def describe_rates(
-    model: Descendant | TimmModel, recipe: Recipe, samples: int, *, has_rate: bool = False
+    model: Descendant | TimmModel,
+    recipe: Recipe,
+    samples: int,
+    *,
+    has_rate: bool = False,
+    has_decay: bool = False,
 ) -> str:
     """Return a line that names the default rates and the reason for them; "" without defaults.
 
@@ -196,11 +201,13 @@ def describe_rates(
         recipe: the recipe of the training.
         samples: the number of training images or texts of the task.
         has_rate: whether the caller chose the learning rate.
+        has_decay: whether the caller chose the layer decay.
     """
     usual, usual_decay = choose_rates(model)
-    width, has_decay = _find_inherited_width(model), recipe.layer_decay == usual_decay != 1
+    width = _find_inherited_width(model)
+    is_decayed = recipe.layer_decay == usual_decay != 1 and not has_decay
     values = [] if has_rate else [f"the learning rate is {recipe.lr:g}"]
-    values += [f"the layer decay{'' if values else ' is'} {recipe.layer_decay:g}"] * has_decay
+    values += [f"the layer decay{'' if values else ' is'} {recipe.layer_decay:g}"] * is_decayed
     if not values:
         return ""
     reason, kind = f"models of width {model.width}", ""

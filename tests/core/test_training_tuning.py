@@ -372,6 +372,8 @@ def test_the_gentle_rates_are_used_and_said_unless_others_are_named(
     assert f"training: 1 epoch of 1 step, in batches of {images} images\n" in err
     assert "default" not in err
     assert "are used" not in err
+    assert take(epochs=1, lr=1e-3, layer_decay=0.75) == (1e-3, 0.75)
+    assert "default" not in capsys.readouterr().err
     assert take(epochs=1, layer_decay=1.0, batch_size=images // 5) == (1e-4, 1.0)
     assert take(recipe=replace(lifecycle.FINETUNE, epochs=1)) == (3e-3, 1.0)
 

@@ -16,7 +16,7 @@ every matrix of block i replaced by its scaler, and the factors under `blocks.sh
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Any
 
 from learngene_zoo.plugin import LearngeneConfig, Recipe, WrongCall, compute_once, get_table
 from lgzoo_baselines.blocks.block_choice import build_descendant
@@ -55,19 +55,6 @@ ScalerTraining = Annotated[
 ]
 
 
-class FactoredExtractor(Protocol):
-    """The settings of WAVE, FINE and SWEET that do not depend on the factorisation."""
-
-    @property
-    def each(self) -> DistillationSettings: ...
-    @property
-    def teacher(self) -> str | None: ...
-    @property
-    def teaching(self) -> Recipe: ...
-    @property
-    def init(self) -> Literal["timm", "fan_in"]: ...
-
-
 def outline_factors(ancestry: Spec, form: Factorisation, details: HeadRecord) -> LearngeneConfig:
     """Return the config with the auxiliary model's shape, as deep as the ancestry model.
 
@@ -79,7 +66,7 @@ def outline_factors(ancestry: Spec, form: Factorisation, details: HeadRecord) ->
 
 
 def extract_factors(
-    settings: FactoredExtractor,
+    extractor: Any,
     form: Factorisation,
     details: HeadRecord,
     name: str,
@@ -90,20 +77,20 @@ def extract_factors(
     """Return the learngene: stem, factors, scalers and vectors of all layers, final norm and head.
 
     Args:
-        settings: the settings of the training.
+        extractor: the method's settings: `each`, `teacher`, `teaching` and `init` are read.
         form: how matrices are factorised.
         details: the method's record, without a task.
         name: the name of the part of the run.
-        ancestry: the teacher, unless the settings name another one.
+        ancestry: the teacher, unless `extractor` names another one.
         task: whose images they see.
         run: how to compute.
     """
     config = outline_factors(ancestry.spec, form, details)
-    teacher, metrics = prepare_teacher(settings.teacher, ancestry, task, settings.teaching, run)
+    teacher, metrics = prepare_teacher(extractor.teacher, ancestry, task, extractor.teaching, run)
     part, spec = run.part("auxiliary"), config.spec.with_(classes=task.classes, dense=task.dense)
-    start = start_auxiliary(spec, settings.init, ancestry, part.seed)
-    inputs = [form, settings.init, start, teacher, task]
-    trained = compute_once(part, name, train_factors, settings.each, inputs)
+    start = start_auxiliary(spec, extractor.init, ancestry, part.seed)
+    inputs = [form, extractor.init, start, teacher, task]
+    trained = compute_once(part, name, train_factors, extractor.each, inputs)
     return collect_learngene(config, details.with_task(task), trained, metrics)
 
 
