@@ -22,6 +22,7 @@ from machine import write
 from timings.case import Case
 
 CASES = {
+    "bfloat16_step": "How much faster is a training step in bfloat16 on a processor?",
     "build_descendant": "How long does a descendant of DeiT-B's size take to build?",
     "cli_latency": "How long do the commands take that people wait for?",
     "closed_form_cost": "What do extraction and expansion by closed_form take?",

@@ -209,9 +209,7 @@ class Tensors(Mapping[str, "torch.Tensor"]):
             self._places = {name: (file, name) for name in names}
             _check_header(path)
         except (SafetensorError, OSError, ValueError) as error:
-            raise BadFile(
-                f"{path} is not a readable safetensors file: {error}; create or download it again"
-            ) from error
+            raise _refuse_unreadable(path, error) from error
 
     def __getitem__(self, name: str) -> torch.Tensor:
         file, stored_name = self._places[name]
@@ -396,42 +394,80 @@ def read_shapes(weights: Path) -> dict[str, tuple[int, ...]]:
 
     torch is not imported. Raises `BadFile`.
     """
-    if not is_index(weights):
-        return _read_shapes(weights)
-    shards = sorted(set(read_weight_map(weights).values()))
     return {
         name: shape
-        for shard in shards
-        for name, shape in _read_shapes(weights.parent / shard).items()
+        for path in _list_files(weights)
+        for name, shape in _read_shapes(path).items()
     }
+
+
+def check_length(weights: Path) -> None:
+    """Check that a safetensors file, or each shard of an index, is as long as its header states.
+
+    torch is not imported, and no tensor is read. Raises `BadFile`.
+    """
+    for path in _list_files(weights):
+        _read_shapes(path)
+        if _count_missing_bytes(path):
+            raise _refuse_unreadable(path)
+
+
+def _list_files(weights: Path) -> list[Path]:
+    """Return the file of weights itself, or the shards of an index."""
+    if not is_index(weights):
+        return [weights]
+    return [weights.parent / shard for shard in sorted(set(read_weight_map(weights).values()))]
 
 
 def _read_shapes(path: Path) -> dict[str, tuple[int, ...]]:
     """Return the shapes that the header of a safetensors file states."""
     try:
+        return {name: tuple(map(int, entry["shape"])) for name, entry in _read_header(path).items()}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise _refuse_unreadable(path, error) from error
+
+
+def _read_header(path: Path) -> dict[str, Any]:
+    """Return the entries of all tensors in the header of a safetensors file.
+
+    Raises `OSError` or `ValueError`.
+    """
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if length > MAX_HEADER_BYTES:
+            raise ValueError(f"a header of {length} bytes")
+        header = parse_json(file.read(length))
+    if not isinstance(header, dict):
+        raise ValueError("its header is not an object")
+    return {name: entry for name, entry in header.items() if name != "__metadata__"}
+
+
+def _count_missing_bytes(path: Path) -> int:
+    """Return how many bytes of a safetensors file its header states and the file lacks; 0 if unknown.
+    """
+    try:
         with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            if length > MAX_HEADER_BYTES:
-                raise ValueError(f"a header of {length} bytes")
-            header = parse_json(file.read(length))
-        assert isinstance(header, dict)
-        return {
-            name: tuple(map(int, header[name]["shape"]))
-            for name in header
-            if name != "__metadata__"
-        }
-    except (OSError, ValueError, KeyError, TypeError, AssertionError) as error:
-        raise BadFile(
-            f"{path} is not a readable safetensors file: {error}; create or download it again"
-        ) from error
+            start = 8 + int.from_bytes(file.read(8), "little")
+        ends = [int(entry["data_offsets"][1]) for entry in _read_header(path).values()]
+        return max(0, start + max(ends, default=0) - path.stat().st_size)
+    except (OSError, ValueError, KeyError, TypeError, IndexError):
+        return 0
+
+
+def _refuse_unreadable(path: Path, reason: object = "") -> BadFile:
+    missing = _count_missing_bytes(path)
+    if missing:
+        reason = f"{missing:,} bytes are missing at its end"
+    return BadFile(
+        f"{path} is not a readable safetensors file: {reason}; create or download it again"
+    )
 
 
 def hash_weights(weights: Path) -> str:
     """Return the SHA-256 of a weights file; for an index, of its shards' names and checksums."""
     if not is_index(weights):
         return compute_sha256(weights)
-    shards = sorted(set(read_weight_map(weights).values()))
-    lines = [f"{compute_sha256(weights.parent / shard)}  {shard}\n" for shard in shards]
+    lines = [f"{compute_sha256(path)}  {path.name}\n" for path in _list_files(weights)]
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 

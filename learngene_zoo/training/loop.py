@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
@@ -47,6 +47,7 @@ from learngene_zoo.settings import Recipe, fingerprint, to_json
 from learngene_zoo.training import checkpoint as checkpoints
 from learngene_zoo.training.checkpoint import TrainingState, defer_interrupts
 from learngene_zoo.training.objectives import count_terms, make_mixup
+from learngene_zoo.training.precision import choose_attention
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -313,7 +314,10 @@ class Engine:
         checkpoint = self._find_checkpoint()
         if checkpoint is not None:
             self.state.restore(checkpoint)
-        self.prepared, self.optimizer = self.accelerator.prepare(Forward(self.objective), optimizer)
+        attention = choose_attention(self.run, self.device, compiled=self.recipe.compile)
+        self.prepared, self.optimizer = self.accelerator.prepare(
+            Forward(self.objective, attention), optimizer
+        )
         self.state.scaler = self.accelerator.scaler
         if checkpoint is not None and self.state.scaler and checkpoint.scaler:
             self.state.scaler.load_state_dict(dict(checkpoint.scaler))
@@ -472,12 +476,13 @@ def _split_part(part: Any, count: int) -> Sequence[Any]:
 class Forward(nn.Module):
     """A wrapper of the objective, which accelerate patches instead of the objective."""
 
-    def __init__(self, objective: nn.Module) -> None:
+    def __init__(self, objective: nn.Module, attention: AbstractContextManager[object]) -> None:
         super().__init__()
-        self.objective = objective
+        self.objective, self.attention = objective, attention
 
     def forward(self, batch: object) -> dict[str, torch.Tensor]:
-        return self.objective(batch)
+        with self.attention:
+            return self.objective(batch)
 
 
 @contextmanager

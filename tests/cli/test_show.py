@@ -266,6 +266,15 @@ def test_an_exported_file_is_described_by_its_metadata(
     assert "not a readable ONNX file" in call("show", "other.onnx").stderr
 
 
+def test_weights_that_are_missing_are_named(learngene: Path) -> None:
+    assert call("show", "./learngene").stderr.count("note:") == 0
+    weights = learngene / "model.safetensors"
+    weights.unlink()
+    result = call("show", "./learngene")
+    assert (result.exit_code, result.stdout.split()[0]) == (0, "learngene")
+    assert "note: this is the content of config.json; learngene/model.safetensors" in result.stderr
+
+
 def test_a_folder_of_neither_kind_is_named_as_such(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}", encoding="utf-8")
     for verb in ("show", "evaluate"):

@@ -13,6 +13,7 @@ from learngene_zoo import storage as folder
 from learngene_zoo.errors import BadFile
 from learngene_zoo.storage import (
     Tensors,
+    check_length,
     load_result,
     read_json,
     save_result,
@@ -133,6 +134,16 @@ def test_files_that_are_no_safetensors(tmp_path: Path, content: bytes) -> None:
     assert "\n" not in str(error.value)
     with pytest.raises(BadFile, match="does not exist"):
         Tensors(tmp_path / "other.safetensors")
+
+
+def test_a_file_that_is_cut_off(tmp_path: Path) -> None:
+    path = tmp_path / "t.safetensors"
+    write_tensors(path, {"a": torch.ones(100)})
+    check_length(path)
+    path.write_bytes(path.read_bytes()[:-40])
+    for read in (check_length, Tensors):
+        with pytest.raises(BadFile, match="40 bytes are missing at its end"):
+            read(path)
 
 
 def test_results_of_parts(tmp_path: Path) -> None:

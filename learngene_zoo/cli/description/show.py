@@ -26,6 +26,7 @@ from learngene_zoo.cli.job import (
     make_choice_option,
     make_json_option,
     make_offline_option,
+    print_note,
     print_row,
     print_rows,
 )
@@ -40,8 +41,9 @@ from learngene_zoo.method.contract import Method
 from learngene_zoo.method.installed import METHODS, find_method
 from learngene_zoo.method.sizes import Member
 from learngene_zoo.pretrained.exported import is_exported_file
+from learngene_zoo.pretrained.sources import find_local_weights
 from learngene_zoo.settings import Json, to_json
-from learngene_zoo.storage import CONFIG
+from learngene_zoo.storage import CONFIG, check_length
 from learngene_zoo.tasks import catalogue
 from learngene_zoo.tasks.task import SPLITS, Task
 from learngene_zoo.text import quote_word
@@ -101,6 +103,7 @@ def show(
         )
     elif read_kind(folder) == "learngene":
         _print_learngene(folder, convention, show_all, as_json)
+        _note_weights(folder)
     else:
         row = describe_model(folder, convention)
         is_text = row["image_size"] is None
@@ -109,6 +112,15 @@ def show(
             {key: shown[key] for key in shown if as_json or key != "image_size" or not is_text},
             as_json,
         )
+        _note_weights(folder)
+
+
+def _note_weights(folder: Path) -> None:
+    """Print a note if the weights of a folder are missing or incomplete."""
+    try:
+        check_length(find_local_weights(folder))
+    except BadFile as error:
+        print_note(f"this is the content of {CONFIG}; {error}")
 
 
 def _refuse_sheet(name: str) -> WrongCall:

@@ -1,0 +1,75 @@
+"""Attention in single precision within a training in bfloat16, on processors where that is faster.
+
+torch computes the attention of bfloat16 tensors on a processor with MKL's products of matrices.
+Without AMX these take longer than those of single precision, most of all in the backward pass:
+three times as long on 65 tokens (`benchmarks/speed.py bfloat16_step`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from learngene_zoo.runs.run import Run
+
+
+def choose_attention(
+    run: Run, device: torch.device, compiled: bool = False
+) -> AbstractContextManager[object]:
+    """Return the context of the forward pass of each training step.
+
+    Args:
+        run: gives the precision.
+        device: the device of the run.
+        compiled: whether the pass is compiled, which chooses its own kernels.
+    """
+    if run.precision == "bf16" and device.type == "cpu" and not (compiled or has_amx()):
+        return SinglePrecisionAttention()
+    return nullcontext()
+
+
+def has_amx() -> bool:
+    """Return whether this processor multiplies matrices of bfloat16 with AMX.
+
+    True also where torch does not tell, and for other architectures than x86.
+    """
+    # An earlier torch does not tell
+    find: Any = getattr(torch.cpu, "get_capabilities", dict)
+    found: dict[str, Any] = find()
+    return found.get("architecture") != "x86_64" or found.get("amx_bf16") is not False
+
+
+class SinglePrecisionAttention(TorchFunctionMode):
+    """Compute `scaled_dot_product_attention` in float32, also under autocast.
+
+    The output has the type that autocast gives it.
+    """
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Call `func`, an attention with its tensors in float32."""
+        options = kwargs or {}
+        if func is not functional.scaled_dot_product_attention:
+            return func(*args, **options)
+        with torch.autocast("cpu", enabled=False):
+            output = func(
+                *map(_use_float32, args),
+                **{name: _use_float32(value) for name, value in options.items()},
+            )
+        return output.to(torch.get_autocast_dtype("cpu"))
+
+
+def _use_float32(value: Any) -> Any:
+    """Return a tensor of floating-point numbers in float32, and anything else as it is."""
+    is_floating = isinstance(value, torch.Tensor) and value.is_floating_point()
+    return value.float() if is_floating else value
