@@ -395,9 +395,7 @@ def read_shapes(weights: Path) -> dict[str, tuple[int, ...]]:
     torch is not imported. Raises `BadFile`.
     """
     return {
-        name: shape
-        for path in _list_files(weights)
-        for name, shape in _read_shapes(path).items()
+        name: shape for path in _list_files(weights) for name, shape in _read_shapes(path).items()
     }
 
 
@@ -443,8 +441,7 @@ def _read_header(path: Path) -> dict[str, Any]:
 
 
 def _count_missing_bytes(path: Path) -> int:
-    """Return how many bytes of a safetensors file its header states and the file lacks; 0 if unknown.
-    """
+    """Return how many of the bytes that its header states a file lacks; 0 if that is unknown."""
     try:
         with path.open("rb") as file:
             start = 8 + int.from_bytes(file.read(8), "little")

@@ -165,6 +165,7 @@ def render_descendant_card(
         kind=_name_kind(spec),
         is_of_timm=host == "timm",
         is_of_texts=not of_images,
+        pairs=ours.get("pairs"),
         method=method,
         title=str(ours.get("method_title", "")),
         packages=list_packages(ours.get("method_package", {})),

@@ -134,7 +134,8 @@ def _check_task(task: str, offline: bool, as_json: bool) -> None:
     if not row["missing"]:
         check = f"lgzoo doctor{format_task_option(task)} --check-images"
         extract = f"lgzoo extract closed_form{format_task_option(task)}"
-        _advise_on(task, [], check if _is_readable(task) else extract, as_json)
+        can_check = _is_readable(task) and "first_text" not in row
+        _advise_on(task, [], check if can_check else extract, as_json)
     print_row(
         row if as_json else {name: value for name, value in row.items() if value != []}, as_json
     )

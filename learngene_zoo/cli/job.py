@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from learngene_zoo.artifacts.descendant import Descendant
 
 MAX_SEED = 2**63 - 1
-ANY_TASK = "folder:PATH"  # in a command that the user completes
+# In a command that the user completes, for a model of images and of texts
+ANY_TASK, ANY_TEXTS = "folder:PATH", "csv:PATH"
 MAX_ROWS = 10  # of a table, unless --all is given
 MAX_FURTHER_ROWS = 5  # a table with at most so many more rows is printed with all of them
 
@@ -330,8 +331,11 @@ def choose_task(model: Descendant) -> str | None:
     needs one.
     """
     from learngene_zoo.artifacts import shelf
+    from learngene_zoo.families.text_spec import TextSpec
 
-    return ANY_TASK if shelf.needs_task(model.task, model.provenance) else model.task
+    if not shelf.needs_task(model.task, model.provenance):
+        return model.task
+    return ANY_TEXTS if isinstance(model.spec, TextSpec) else ANY_TASK
 
 
 def print_note(text: str) -> None:

@@ -48,6 +48,7 @@ from learngene_zoo.cli.sections import SettingsCommand
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.family import Convention
 from learngene_zoo.families.spec import Spec
+from learngene_zoo.families.text_spec import TextSpec
 from learngene_zoo.method.contract import Method
 from learngene_zoo.method.installed import find_method
 from learngene_zoo.method.sizes import AXES, Budget, Member, Target
@@ -229,7 +230,8 @@ def recommend(
     if job.as_json:
         print_rows([_make_row(candidate) for candidate in ranking], as_json=True)
         return
-    count = count_noun(ranking[0].images, "training image")
+    noun = "text" if isinstance(ranking[0].member.spec, TextSpec) else "image"
+    count = count_noun(ranking[0].images, f"training {noun}")
     title = f"linear probe on {count} of {task}, before any training"
     rows = [_format_row(candidate) for candidate in ranking]
     print_rows(
@@ -245,7 +247,7 @@ def recommend(
         least = min([ranking[0], *tied], key=lambda candidate: candidate.member.cost())
         word = "1 more candidate" if len(tied) == 1 else f"{len(tied)} more candidates"
         say(
-            f"these images do not distinguish {word} from the first; the smallest: "
+            f"these {noun}s do not distinguish {word} from the first; the smallest: "
             f"{_call(least, task)}",
             job,
         )
@@ -321,8 +323,8 @@ recommend_command = SettingsCommand(
     help="Rank the descendants that could be built for a task, before anything is trained.\n\n"
     "LEARNGENE is a folder, a name on the shelf, or organisation/name@revision on the Hub "
     "(default: all on the shelf). Of each learngene, a few sizes within the budgets are built and "
-    "ranked by the leave-one-out accuracy of a linear probe on the training images of the task. "
-    "Intervals are over these images. The order may differ after fine-tuning: fine-tune the first "
+    "ranked by the leave-one-out accuracy of a linear probe on the training images or texts of the "
+    "task. Intervals are over these. The order may differ after fine-tuning: fine-tune the first "
     "few and compare them.",
     epilog="\b\nExamples:\n"
     "  lgzoo recommend --task digits\n"
@@ -331,13 +333,16 @@ recommend_command = SettingsCommand(
         click.Argument(
             ["learngenes"], nargs=-1, metavar="[LEARNGENE]...", shell_complete=complete_learngenes
         ),
-        make_task_option("Task whose training images are probed; also folder:PATH.", required=True),
+        make_task_option(
+            "Task whose training images or texts are probed; also folder:PATH, csv:PATH.",
+            required=True,
+        ),
         click.Option(
             ["--images"],
             type=WholeNumber(10),
             default=1_000,
             show_default=True,
-            help="Maximum number of images for the probe.",
+            help="Maximum number of images or texts for the probe.",
         ),
         click.Option(
             ["--sizes"],

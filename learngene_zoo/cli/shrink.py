@@ -115,10 +115,10 @@ def _print_plan(model: str, request: dict[str, Any], job: Job) -> None:
     duration = (
         f"about {format_seconds(seconds)}" if seconds >= MIN_SHOWN else f"less than {MIN_SHOWN}s"
     )
-    exporting = "" if noun == "text" else " and exporting"
+    others = "and" if noun == "text" else "exporting and"
     say(
         f"{duration} to extract, build, probe and train, at the present speed of this machine; "
-        f"reading {noun}s, measuring latencies{exporting} are not included",
+        f"reading {noun}s, {others} measuring latencies are not included",
         job,
     )
 

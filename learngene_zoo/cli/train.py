@@ -38,7 +38,7 @@ from learngene_zoo.method.sizes import Target
 from learngene_zoo.runs.run import is_first
 from learngene_zoo.settings import list_settings
 from learngene_zoo.tasks.catalogue import SOURCE_TASK
-from learngene_zoo.text import escape_controls, quote_word
+from learngene_zoo.text import count_noun, escape_controls, quote_word
 
 # A small model whose weights are still useful to inherit. `FROM_TASK` comes from the task.
 SPEC = ViTSpec(layers=12, width=96, heads=3, image_size=32, patch_size=8)
@@ -229,6 +229,7 @@ def finetune(model: str | None, task: str | None, preset: str | None, **options:
 MIN_EPOCHS, MIN_STEPS = 4, 100
 SIGMAS = 3  # standard errors that a validation result falls, which are not chance
 SPIKE = 2.0  # a training loss that is so many times that of the first epoch
+BEGUN = 0.9  # a training loss below so many times that of the first epoch has begun to fall
 
 
 def _describe_kept(
@@ -279,13 +280,20 @@ def advise_training(metrics: Mapping[str, Any], recipe: Mapping[str, Any], noun:
     steps = epochs * count_steps(metrics["training_images"], recipe["batch_size"])
     losses = [epoch["loss"] for epoch in metrics.get("history", ()) if "loss" in epoch]
     is_too_fast = any(loss > SPIKE * losses[0] for loss in losses)
+    # The head of a model of texts starts so small that the first steps hardly change the loss
+    has_begun = not losses or losses[-1] < BEGUN * losses[0]
     fall = _describe_fall(metrics)
-    if is_too_fast or fall:
+    if noun == "text" and not is_too_fast and steps < MIN_STEPS and not has_begun:
+        advice = (
+            f"more --epochs or a smaller --batch-size (after {count_noun(steps, 'step')} the "
+            f"training loss is still {losses[-1]:.4f})"
+        )
+    elif is_too_fast or fall:
         advice = (
             f"a smaller --lr ({recipe['lr']:g} was used, and {fall or 'the training loss rose'})"
         )
     elif epochs < MIN_EPOCHS:
-        advice = f"more --epochs ({epochs} were trained)"
+        advice = f"more --epochs ({epochs} {'was' if epochs == 1 else 'were'} trained)"
     elif steps < MIN_STEPS:
         advice = f"more --epochs ({epochs} were trained, which have {steps} steps)"
     else:
@@ -337,7 +345,8 @@ RATE = (
 )
 BATCH = (
     f"{lifecycle.FINETUNE.batch_size}; 8 to 32 if pretrained, on at most "
-    f"{(lifecycle.WARMUP_STEPS - 1) * lifecycle.FINETUNE.batch_size} images"
+    f"{(lifecycle.WARMUP_STEPS - 1) * lifecycle.FINETUNE.batch_size} images; of texts always "
+    f"{lifecycle.FINETUNE.batch_size}"
 )
 WARMUP = f"{lifecycle.FINETUNE.warmup:g}; at least {lifecycle.WARMUP_STEPS} steps if pretrained"
 DECAY = (

@@ -14,6 +14,7 @@ from learngene_zoo.artifacts.arguments import refuse_unknown_arguments
 from learngene_zoo.artifacts.records import TASKS, parse_reference, parse_task
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.text_format import TextFormat
+from learngene_zoo.families.text_spec import TextSpec
 from learngene_zoo.lifecycle.expansion import expand
 from learngene_zoo.lifecycle.opening import (
     make_run,
@@ -31,7 +32,7 @@ from learngene_zoo.runs.progress import report_activity
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Json, to_json, with_settings
 from learngene_zoo.tasks.catalogue import open_task
-from learngene_zoo.tasks.task import check_inputs
+from learngene_zoo.tasks.task import check_kind
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -283,10 +284,10 @@ def recommend(
     """Rank the descendants to build for a task by a probe, before any training.
 
     Args:
-        task: the task with the pictures.
+        task: the task with the images or texts.
         learngenes: references of the learngenes to build from; default: all on the shelf.
         budget: bounds of the descendants.
-        images: number of training images for the probe, the same for all. None: all.
+        images: number of training images or texts for the probe, the same for all. None: all.
         sizes: maximum number of descendants of each learngene.
         run: how to compute. None: `Run()`, with progress in a notebook.
         report: called after each probe with the learngene, the size, the result of the probe, the
@@ -311,8 +312,11 @@ def recommend(
     from learngene_zoo.lifecycle.recommendation import rank_descendants
 
     data = open_task(task, offline=run.offline)
-    check_inputs(data)
-    opened = [shelf.open_learngene(folder, offline=run.offline) for folder in folders]
+    opened = _select_learngenes(
+        [shelf.open_learngene(folder, offline=run.offline) for folder in folders],
+        data,
+        are_named=bool(learngenes),
+    )
     members = _list_offers(opened, data, budget, sizes)
     if not members:
         raise WrongCall(
@@ -341,6 +345,29 @@ def recommend(
 
     with report_activity("building and probing models", len(members)) as activity:
         return rank_descendants(build_offers(), data, run, images=images, report=count_and_report)
+
+
+def _select_learngenes(
+    learngenes: Iterable[Learngene], task: Task, are_named: bool
+) -> list[Learngene]:
+    """Return the learngenes whose models take the samples of a task, images or texts.
+
+    Raises `WrongCall` if there are none, or if one that was named does not.
+    """
+    selected = []
+    for gene in learngenes:
+        takes_texts = isinstance(gene.config.spec, TextSpec)
+        if are_named:
+            check_kind(task, takes_texts)
+        if takes_texts == task.is_text:
+            selected.append(gene)
+    if not selected:
+        kind = "texts" if task.is_text else "images"
+        raise WrongCall(
+            f"{task.name} is a task of {kind}, and no learngene that comes with the package is of "
+            f"a model of {kind}; name one (lgzoo extract)"
+        )
+    return selected
 
 
 def _list_offers(

@@ -32,10 +32,10 @@ class TextSizes:
     """The sizes of a language model that a model of images does not have."""
 
     vocabulary: Annotated[
-        int, "largest number of words of a language model's tokenizer", Bounds(least=1)
+        int, "largest number of tokens of a language model's vocabulary", Bounds(least=1)
     ] = 4000
     positions: Annotated[
-        int, "largest number of words of a text, for a language model", Bounds(least=2)
+        int, "largest number of tokens of a text, for a language model", Bounds(least=2)
     ] = 64
 
 

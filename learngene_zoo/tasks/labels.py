@@ -5,7 +5,7 @@ element. A column `split` divides a table that is not divided yet.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,17 @@ from learngene_zoo.tasks.splits.assembly import check_train_classes
 from learngene_zoo.tasks.splits.roles import find_roles
 from learngene_zoo.text import MAX_NAME_LENGTH
 
-LABEL_COLUMNS = ("label", "fine_label", "labels", "class", "category", "target", "cls", "y")
+LABEL_COLUMNS = (
+    "label",
+    "fine_label",
+    "labels",
+    "class",
+    "category",
+    "target",
+    "cls",
+    "y",
+    "sentiment",
+)
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 FRACTIONS = ("float16", "halffloat", "float32", "float", "float64", "double")
 LABEL_TYPES = frozenset((*INTEGERS, *FRACTIONS, "string", "large_string", "string_view", "bool"))
@@ -122,16 +132,26 @@ def find_label_columns(features: Mapping[str, Any]) -> list[str]:
         column for column, kind in features.items() if getattr(find_scalar(kind), "names", None)
     ]
     named = [column for column in named if column.lower() != SPLIT_COLUMN]
-    possible = [
-        column for column in LABEL_COLUMNS if column in features and is_label_type(features[column])
-    ]
-    ordered = [column for column in LABEL_COLUMNS if column in named]
+    usual = match_columns(features, LABEL_COLUMNS)
+    possible = [column for column in usual if is_label_type(features[column])]
+    ordered = [column for column in usual if column in named]
     return list(dict.fromkeys([*ordered, *named, *possible]))
+
+
+def match_columns(features: Iterable[str], names: Iterable[str]) -> list[str]:
+    """Return the columns with one of these names, also in capitals, in the order of the names."""
+    columns = list(features)
+    return [
+        column
+        for name in names
+        for column in sorted(columns, key=name.__ne__)  # the exact name first
+        if column.lower() == name
+    ]
 
 
 def refuse_label_columns(features: Mapping[str, Any], name: str) -> BadData:
     """Return the error for a table without a usable label column."""
-    odd = next((column for column in LABEL_COLUMNS if column in features), None)
+    odd = next(iter(match_columns(features, LABEL_COLUMNS)), None)
     if odd is not None:
         return BadData(
             f"{name}: column {odd!r} is of type {describe_type(features[odd])}; store {EXPECTED}"

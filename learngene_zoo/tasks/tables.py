@@ -205,8 +205,7 @@ def check_column(features: Mapping[str, Any], column: str, name: str) -> None:
     """Check that a column exists. Raises `BadData` otherwise."""
     if column not in features:
         raise BadData(
-            f"{name} has no column {column!r}, only {', '.join(features)}; add it, name another "
-            "column, or leave out the file"
+            f"{name} has no column {column!r}, only {', '.join(features)}; add it, or name another"
         )
 
 

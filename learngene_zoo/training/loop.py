@@ -47,7 +47,6 @@ from learngene_zoo.settings import Recipe, fingerprint, to_json
 from learngene_zoo.training import checkpoint as checkpoints
 from learngene_zoo.training.checkpoint import TrainingState, defer_interrupts
 from learngene_zoo.training.objectives import count_terms, make_mixup
-from learngene_zoo.training.precision import choose_attention
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -314,7 +313,11 @@ class Engine:
         checkpoint = self._find_checkpoint()
         if checkpoint is not None:
             self.state.restore(checkpoint)
-        attention = choose_attention(self.run, self.device, compiled=self.recipe.compile)
+        attention: AbstractContextManager[object] = nullcontext()
+        if self.run.precision == "bf16":
+            from learngene_zoo.training.precision import choose_attention
+
+            attention = choose_attention(self.run, self.device, compiled=self.recipe.compile)
         self.prepared, self.optimizer = self.accelerator.prepare(
             Forward(self.objective, attention), optimizer
         )

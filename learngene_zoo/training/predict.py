@@ -68,8 +68,8 @@ def predict(
     if model.dense or not model.classes:
         has = "gives every pixel a class" if model.dense else "has no classes"
         raise WrongCall(
-            f"the model {has}; a prediction needs one class per image: train such a head with lgzoo"
-            " finetune"
+            f"the model {has}; a prediction needs one class for each input: train such a head with "
+            "lgzoo finetune"
         )
     device, module = open_device(run), model.model()
     module.to(device)

@@ -279,7 +279,7 @@ def test_a_later_epoch_than_the_best_is_explained() -> None:
 @pytest.mark.parametrize(
     ("epochs", "expected"),
     [
-        (1, "more --epochs (1 were trained)"),
+        (1, "more --epochs (1 was trained)"),
         (19, "more --epochs (19 were trained, which have 95 steps)"),
         (20, "a smaller --lr (0.0001 was used)"),
     ],
@@ -298,18 +298,22 @@ def test_a_smaller_rate_is_advised_where_the_training_loss_rose() -> None:
 
 
 def test_a_smaller_rate_is_advised_where_the_validation_result_fell() -> None:
-    def advise(*values: float, images: int = 100) -> str:
+    def advise(*values: float, images: int = 100, noun: str = "image") -> str:
         history = [
             {"epoch": epoch, "loss": 1.0, "validation_accuracy": value}
             for epoch, value in enumerate(values)
         ]
         metrics = {"epochs": 2, "training_images": 40, "validation_images": images}
         recipe = {"lr": 1e-3, "batch_size": 64}
-        return train_command.advise_training({**metrics, "history": history}, recipe, "image")
+        return train_command.advise_training({**metrics, "history": history}, recipe, noun)
 
     assert advise(0.9, 0.5, 0.7) == (
         "try a smaller --lr (0.001 was used, and the validation accuracy fell from 0.9000 to "
         "0.5000), or more training images"
+    )
+    assert advise(0.9, 0.5, 0.7, noun="text") == (
+        "try more --epochs or a smaller --batch-size (after 2 steps the training loss is still "
+        "1.0000), or more training texts"
     )
     more = "try more --epochs (2 were trained), or more training images"
     assert advise(0.9, 0.85, 0.85) == more

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -16,12 +16,13 @@ from learngene_zoo.artifacts.descendant import Descendant
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.forward import compute_pooled, spread_pooled
 from learngene_zoo.families.tensors import build_model, initialise
+from learngene_zoo.families.text_format import TextFormat
 from learngene_zoo.lifecycle.rates import describe_rates
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks.catalogue import open_task
-from learngene_zoo.tasks.texts.encoding import describe_truncation
+from learngene_zoo.tasks.texts.encoding import Encoder, describe_truncation
 from learngene_zoo.training.distillation import Features, Teacher, TokenLoss, guide
 from learngene_zoo.training.evaluate import judge
 from learngene_zoo.training.heads import MAX_MODEL_STEP, initialise_head, measure_sensitivity
@@ -98,6 +99,39 @@ def test_a_pretrained_model_of_texts_has_a_rate_by_its_ancestry_models_width(
         "the learning rate is 0.00025, the default of models of texts that inherit "
         "from an ancestry model of width 384"
     )
+
+
+def test_descendants_are_ranked_for_texts(learngene: Path, tmp_path: Path) -> None:
+    rows = [f"{text},{'yes' if 'dog' in text else 'no'}" for text in TEXTS]
+    (tmp_path / "mine.csv").write_text("\n".join(["text,label", *rows]))
+    task, run = f"csv:{tmp_path / 'mine.csv'}", Run(threads=1)
+    ranking = lifecycle.recommend(task, learngene, images=60, sizes=2, run=run)
+    assert [item.images for item in ranking] == [60, 60]
+    assert ranking[0].probe >= ranking[1].probe > 0.5
+    with pytest.raises(WrongCall, match="digits is a task of images, and the model takes texts"):
+        lifecycle.recommend("digits", learngene, run=run)
+    with pytest.raises(WrongCall, match="no learngene that comes with the package is of a model"):
+        lifecycle.recommend(task, run=run)
+
+
+def test_the_card_of_a_model_of_pairs_shows_how_to_encode_one(tmp_path: Path) -> None:
+    rows = [f"{a},{b},{('no', 'yes')[a < b]}" for a, b in zip(TEXTS, TEXTS[3:])]
+    (tmp_path / "pairs.csv").write_text("\n".join(["text1,text2,label", *rows]))
+    task, run = f"csv:{tmp_path / 'pairs.csv'}", Run(threads=1)
+    words = lifecycle.extract("first_k", ancestries="ancestry-words", run=run)
+    small = lifecycle.expand(words, layers=1, task=task, run=run)
+    tuned = lifecycle.finetune(
+        small, task=task, epochs=1, batch_size=16, out=tmp_path / "tuned", run=run
+    )
+    card = (tmp_path / "tuned" / "README.md").read_text()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "tuned")
+    given = (line for line in card.splitlines() if line.startswith("inputs = "))
+    expression = next(given).partition("= ")[2].partition("  #")[0]
+    pair = {"first": TEXTS[0], "second": TEXTS[3]}
+    ids = eval(expression, {"tokenizer": tokenizer, **pair})["input_ids"][0].tolist()
+    encoder = Encoder.of(cast(TextFormat, tuned.input_format))
+    encoded, _ = encoder.encode((pair["first"], pair["second"]))
+    assert ids == encoded
 
 
 def test_a_task_of_images_is_refused_before_anything_is_built(learngene: Path) -> None:

@@ -73,6 +73,16 @@ def test_a_csv_file_is_a_task_of_texts(tmp_path: Path) -> None:
     assert locate_task(task, f"csv:{path}").location == f"csv:{path}"
 
 
+def test_columns_are_found_by_usual_names_in_capitals_too(tmp_path: Path) -> None:
+    for number, header in enumerate(("Text,Label", "review,sentiment", "Review,Sentiment")):
+        task = open_task(f"csv:{write_csv(tmp_path / f'{number}.csv', header=header)}")
+        assert task.class_names == ("no", "yes")
+    lines = ['"Label","label","Sentence1","sentence2"', *['x,a,"b c",d', 'y,e,"f g",h'] * 20]
+    (tmp_path / "pairs.csv").write_text("\n".join(lines))
+    task = open_task(f"csv:{tmp_path / 'pairs.csv'}")
+    assert (task.class_names, texts_of(task)[0]) == (("a", "e"), ("b c", "d"))
+
+
 def test_the_columns_can_be_named(tmp_path: Path) -> None:
     path = tmp_path / "pairs.csv"
     lines = ["id,first,second,verdict"]
@@ -568,7 +578,7 @@ def test_models_of_images_refuse_texts(tmp_path: Path) -> None:
     calls: list[Any] = [
         lambda: lg.expand("lsamd-mini", task=reference, layers=7),
         lambda: lg.extract("closed_form", tasks=reference),
-        lambda: lg.recommend(reference),
+        lambda: lg.recommend(reference, "lsamd"),
         lambda: lg.finetune(lg.expand("closed_form-mini", layers=3), task=reference),
         lambda: lg.evaluate(lg.expand("closed_form-mini", layers=3), task=reference),
     ]

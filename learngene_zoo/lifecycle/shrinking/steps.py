@@ -7,8 +7,9 @@
     5  export the winner and write the report                                (report.py)
 
 The steps are the verbs `extract`, `expand`, `heal`, `finetune` and `export` with the user's seed:
-the same commands by hand give the same model. Finished steps are kept in the folder of the run
-until the result is written, so that a call that was interrupted goes on.
+the same commands by hand give the same model, if `closed_form` keeps its streams. Finished steps
+are kept in the folder of the run until the result is written, so that a call that was interrupted
+goes on.
 """
 
 from __future__ import annotations

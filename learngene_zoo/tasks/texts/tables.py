@@ -14,6 +14,7 @@ from learngene_zoo.tasks.labels import (
     describe_type,
     divide_tables,
     find_label_columns,
+    match_columns,
     refuse_label_columns,
 )
 from learngene_zoo.tasks.listing import list_suffixes
@@ -59,7 +60,7 @@ def is_text_table(features: Mapping[str, Any]) -> bool:
         find_image_column(features, "")
     except BadData:
         label = next(iter(find_label_columns(features)), None)
-        named = any(column in features for column in (*TEXT_COLUMNS, *sum(PAIR_COLUMNS, ())))
+        named = any(match_columns(features, (*TEXT_COLUMNS, *sum(PAIR_COLUMNS, ()))))
         return named or bool(list_text_columns(features, label))
     return False
 
@@ -131,11 +132,11 @@ def find_text_columns(features: Mapping[str, Any], label: str | None, name: str)
     """
     others = [column for column in features if column != label]
     for pair in PAIR_COLUMNS:
-        if all(column in others for column in pair):
-            return pair
-    named = next((column for column in TEXT_COLUMNS if column in others), None)
-    if named is not None:
-        return (named,)
+        first, second = (match_columns(others, [column])[:1] for column in pair)
+        if first and second:
+            return *first, *second
+    if named := match_columns(others, TEXT_COLUMNS):
+        return named[:1]
     possible = list_text_columns(features, label)
     if not possible:
         raise BadData(f"{name} has no column of texts, only {', '.join(features)}; call it 'text'")

@@ -171,7 +171,7 @@ class PretrainFinetuneExpander(Expander):
 
 PRETRAIN_FINETUNE = Method(
     name="pretrain_finetune",
-    title="a separate model for every size, pretrained from scratch: the upper bound",
+    title="a separate model for every size, pretrained from scratch",
     paper="",
     expander=PretrainFinetuneExpander(),
     presets={
