@@ -23,6 +23,7 @@ from learngene_zoo.bench.grid.grid import (
 )
 from learngene_zoo.bench.grid.search import Trial
 from learngene_zoo.bench.grid.tuning import GridTuning
+from learngene_zoo.bench.report.report import read_grid, write_grid
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks.catalogue import DEFAULT_TASKS, find_suite
@@ -70,6 +71,14 @@ def test_a_layer_decay_is_not_for_scratch_arms() -> None:
     }
     scratch = {decays.pop(name) for name in list(decays) if name.startswith("scratch")}
     assert (set(decays.values()), scratch) == ({0.75}, {1.0})
+
+
+def test_only_settings_of_all_arms_are_recorded_for_the_grid(tmp_path: Path) -> None:
+    cells = list(grid(recipe=replace(RECIPE, layer_decay=0.75)))
+    write_grid(cells, tmp_path)
+    settings = read_grid(tmp_path).settings
+    assert "layer_decay" not in settings
+    assert settings["lr"] == RECIPE.lr
 
 
 def test_heads_start_from_a_ridge_regression_unless_told_otherwise() -> None:

@@ -98,8 +98,11 @@ def _list_shared_settings(cells: Sequence[Cell]) -> dict[str, Json]:
     unset = {"width": [None], "sizes": [""]}
     settings = {name: value for name, value in settings.items() if value != unset.get(name)}
     recipes = [to_json(cell.recipe) for cell in cells]
+    # A recipe without layer decay has no such key
     shared = {
-        name for name in recipes[0] if all(recipe[name] == recipes[0][name] for recipe in recipes)
+        name
+        for name, value in recipes[0].items()
+        if all(recipe.get(name) == value for recipe in recipes)
     }
     return settings | {
         name: value for name, value in recipes[0].items() if name in shared - {"epochs"}
