@@ -350,6 +350,7 @@ MEASURED = [
             "lr": "chosen for each arm, see --tune",
             "augment": "chosen for each arm",
             "images": "those of --budget",
+            "layer_decay": "1.0; with few validation images that of finetune",
         },
     ),
 ]
