@@ -170,7 +170,7 @@ def test_readme_names_the_family_whose_width_is_kept() -> None:
     (row,) = (
         line for line in readme.read_text().splitlines() if line.startswith("| [`closed_form`]")
     )
-    assert "every smaller depth and width; of bert every smaller depth |" in row
+    assert "every smaller depth and width; of CLIP, SigLIP and bert every smaller depth |" in row
 
 
 @each_family
