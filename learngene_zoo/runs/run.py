@@ -380,10 +380,16 @@ def has_bf16(run: Run) -> bool:
 
     if run.device_name.startswith("cuda"):
         return torch.cuda.is_bf16_supported(including_emulation=False)
-    # An earlier torch does not tell
-    find: Any = getattr(torch.cpu, "get_capabilities", dict)
-    names = [name for name, is_there in find().items() if is_there is True]
+    names = [name for name, is_there in list_cpu_capabilities().items() if is_there is True]
     return run.device_name == "cpu" and any("bf16" in name for name in names)
+
+
+def list_cpu_capabilities() -> dict[str, Any]:
+    """Return torch's facts about the processor by name; {} from an earlier torch without them."""
+    import torch
+
+    find: Any = getattr(torch.cpu, "get_capabilities", dict)
+    return dict(find())
 
 
 def check_precision(run: Run) -> None:

@@ -1,8 +1,8 @@
 """Attention in single precision within a training in bfloat16, on processors where that is faster.
 
 torch computes the attention of bfloat16 tensors on a processor with MKL's products of matrices.
-Without AMX these take longer than those of single precision, most of all in the backward pass:
-three times as long on 65 tokens (`benchmarks/speed.py bfloat16_step`).
+Without AMX these take longer than those of single precision, most of all in the backward pass
+(`benchmarks/speed.py bfloat16_step` measures whole steps).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from learngene_zoo.runs.run import Run
+from learngene_zoo.runs.run import Run, list_cpu_capabilities
 
 
 def choose_attention(
@@ -38,9 +38,7 @@ def has_amx() -> bool:
 
     True also where torch does not tell, and for other architectures than x86.
     """
-    # An earlier torch does not tell
-    find: Any = getattr(torch.cpu, "get_capabilities", dict)
-    found: dict[str, Any] = find()
+    found = list_cpu_capabilities()
     return found.get("architecture") != "x86_64" or found.get("amx_bf16") is not False
 
 
