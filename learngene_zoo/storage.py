@@ -41,6 +41,8 @@ TOKENIZER_FILES = (
     "vocab.txt",
     "merges.txt",
 )
+# The files of sentence-transformers, beside those of a model of sentences.
+MODULES, POOLING = "modules.json", "1_Pooling/config.json"
 MAX_SHARDS = 1_000
 MAX_HEADER_BYTES = 100_000_000  # as the safetensors package
 _SHARD = re.compile(r"[A-Za-z0-9][\w.-]*\.safetensors")

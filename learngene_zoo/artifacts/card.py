@@ -141,16 +141,14 @@ def render_descendant_card(
     name = _name_descendant(spec, method, control)
     host = name_library(spec)
     of_images = host != "transformers"
+    of_sentences = _is_of_sentences(spec)
     metrics = ours.get("metrics")
     results = list_results(spec, metrics or {}, tasks)
     front = render_front_matter(
         licence,
-        library_name=host,
-        pipeline_tag=name_pipeline(spec),
-        tags=[
-            *("learngene", "learngene_zoo", method),
-            *("timm" if of_images else "transformers", tag_of(spec)),
-        ],
+        library_name="sentence-transformers" if of_sentences else host,
+        pipeline_tag="sentence-similarity" if of_sentences else name_pipeline(spec),
+        tags=[*_list_tags(spec, method), *(["sentence-transformers"] if of_sentences else [])],
         base_model=[location.learngene] if location.learngene else list_base_models(ancestries),
         datasets=list_datasets(tasks),
         **build_model_index(name, results),
@@ -165,6 +163,7 @@ def render_descendant_card(
         kind=_name_kind(spec),
         is_of_timm=host == "timm",
         is_of_texts=not of_images,
+        is_of_sentences=of_sentences,
         pairs=ours.get("pairs"),
         method=method,
         title=str(ours.get("method_title", "")),
@@ -336,6 +335,20 @@ def _name_descendant(spec: Spec, method: str, control: str | None) -> str:
     widths = "-".join(str(part.width) for part in spec.sizes)
     name = f"{family}-{spec.layers}-layers-{widths}-wide-{method}"
     return f"{name}-{control}" if control else name
+
+
+def _list_tags(spec: Spec, method: str) -> list[str]:
+    host = "transformers" if isinstance(spec, TextSpec) else "timm"
+    return ["learngene", "learngene_zoo", method, host, tag_of(spec)]
+
+
+def _is_of_sentences(spec: Spec) -> bool:
+    """Return whether sentence-transformers opens a model's folder."""
+    if not isinstance(spec, TextSpec):
+        return False
+    from learngene_zoo.families.sentence_transformers import write_sentence_files
+
+    return bool(write_sentence_files(spec))
 
 
 def _name_kind(spec: Spec) -> str:

@@ -279,10 +279,16 @@ class Descendant:
 
         state = tensors.cast(self.state, {"fp32": torch.float32, "fp16": torch.float16}[dtype])
         config = self.config()
+        texts = {"README.md": render_descendant_card(config), **self.files}
+        if isinstance(self.spec, TextSpec):
+            from learngene_zoo.families.sentence_transformers import write_sentence_files
+
+            texts |= write_sentence_files(self.spec)
         with new_folder(Path(path), force, before) as draft:
             write_json(draft / CONFIG, config)
             write_tensors(draft / WEIGHTS, state)
-            for name, text in {"README.md": render_descendant_card(config), **self.files}.items():
+            for name, text in texts.items():
+                (draft / name).parent.mkdir(exist_ok=True)
                 (draft / name).write_text(text, encoding="utf-8")
         return Path(path)
 
@@ -374,11 +380,14 @@ def load_descendant(path: Path | str) -> Descendant:
     }
     record = from_json(_DescendantRecord, record_fields, f"{where}: learngene")
     read_provenance(ours, f"{where}: learngene")
-    inputs = (_read_images if find_names(record.spec) is None else _read_texts)(
-        config, record.spec, folder
-    )
-    state = Tensors(folder / WEIGHTS)
-    check_state(state, record.spec, str(state.path))
+    names = find_names(record.spec)
+    inputs = (_read_images if names is None else _read_texts)(config, record.spec, folder)
+    weights = Tensors(folder / WEIGHTS)
+    state: StateDict = weights
+    if names is not None and not get_shapes(record.spec).keys() <= weights.keys():
+        # `AutoModel.save_pretrained` leaves out the prefix of the names.
+        state, _ = names.rename(weights, record.spec)
+    check_state(state, record.spec, str(weights.path))
     absent = sorted(set(record.inherited) - set(get_shapes(record.spec)))
     if absent:
         raise BadFile(f"{where}: inherited names {absent[0]!r}, which this model does not have")

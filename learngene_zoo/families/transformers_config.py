@@ -7,7 +7,6 @@ file and spec agree, and names the files of tokenizers, which are copied from fo
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import hashlib
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -24,7 +23,7 @@ from learngene_zoo.families.family import (
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.families.text_format import TextFormat, find_pad, make_text_format
 from learngene_zoo.families.text_spec import TextSpec
-from learngene_zoo.settings import Json, from_json, to_json
+from learngene_zoo.settings import Json, from_json
 from learngene_zoo.storage import MAX_JSON_BYTES, TOKENIZER, TOKENIZER_CONFIG, TOKENIZER_FILES
 from learngene_zoo.text import check_name
 
@@ -123,59 +122,6 @@ def _read_labels(config: Mapping[str, Json], where: str) -> list[str]:
     if not isinstance(labels, dict) or len(ordered) < len(labels):
         raise BadFile(f"{where}: id2label must name every class from 0 on")
     return ordered
-
-
-# The file of a model of sentences that says how tokens are pooled (sentence-transformers' layout).
-POOLING = "1_Pooling/config.json"
-# Its modes, and the keys of the modes in files of older versions.
-_POOLS = {"mean": "mean", "cls": "token"}
-_OLDER_MODES = {
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_max_tokens": "max",
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
-    "pooling_mode_weightedmean_tokens": "weightedmean",
-    "pooling_mode_lasttoken": "lasttoken",
-}
-
-
-def read_pool(spec: Spec, config: Mapping[str, Json], pooling: str | None, where: str) -> Spec:
-    """Return the spec of a model with the pooling of its features, which transformers has no key
-    for.
-
-    Args:
-        spec: the model by its config.json.
-        config: the content of that file; our record in it names the pooling.
-        pooling: the text of `POOLING` beside it; it is used without a record.
-        where: the file, for messages.
-
-    Raises:
-        WrongCall: for another pooling than that of the mean or of the first token.
-    """
-    ours, fields = config.get("learngene"), {field.name for field in dataclasses.fields(spec)}
-    if "pool" not in fields:  # the models of the family have one pooling
-        return spec
-    if isinstance(ours, dict) and isinstance(ours.get("spec"), dict):
-        pool = ours["spec"].get("pool", spec.pool)
-    elif pooling is None:
-        return spec
-    else:
-        pool = _read_pool(pooling, where.replace("config.json", POOLING))
-    return from_json(type(spec), {**to_json(spec), "pool": pool}, where)
-
-
-def _read_pool(pooling: str, where: str) -> str:
-    """Return our name of the pooling in a file of sentence-transformers; its default is "mean"."""
-    keys = _parse(pooling, where)
-    older = [mode for key, mode in _OLDER_MODES.items() if keys.get(key)]
-    stated = keys.get("pooling_mode", older or "mean")
-    modes = stated if isinstance(stated, list) else [stated]
-    if len(modes) != 1 or modes[0] not in _POOLS:
-        raise WrongCall(
-            f"{where} pools by {' and '.join(map(str, modes)):.80}; read are"
-            f" {' and '.join(_POOLS)}: remove the file to use the pooler"
-        )
-    return _POOLS[modes[0]]
 
 
 def read_pad(spec: Spec, config: Mapping[str, Json], read: Callable[[str], str | None]) -> Spec:

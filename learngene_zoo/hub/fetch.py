@@ -27,7 +27,7 @@ from learngene_zoo.hub.client import (
     parse_repository,
     translate_hub_errors,
 )
-from learngene_zoo.hub.manifest import MANIFEST, FileRecord, Manifest, read_manifest
+from learngene_zoo.hub.manifest import MANIFEST, FileRecord, Manifest, find_folder, read_manifest
 from learngene_zoo.storage import CONFIG
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def fetch_repository(
     named = {
         path: file
         for path, file in manifest.files.items()
-        if with_members or path.rpartition("/")[0] == repository.inside
+        if with_members or find_folder(path) == repository.inside
     }
     if f"{repository.inside}/{CONFIG}".lstrip("/") not in named:
         raise BadFile(f"{pinned} has no {CONFIG}, so it is neither a learngene nor a model")
@@ -112,7 +112,7 @@ def copy(fetched: Fetched, out: Path, force: bool = False) -> Path:
     with new_folder(out, force) as draft:
         for path in [*fetched.files, *([] if inside else [MANIFEST])]:
             target = draft / path.removeprefix(inside)
-            target.parent.mkdir(exist_ok=True)
+            target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(fetched.top / path, target)
     return out
 

@@ -15,7 +15,7 @@ from typing import Annotated
 
 from learngene_zoo.errors import BadFile, Unavailable, WrongCall
 from learngene_zoo.settings import Bounds, Json, check_bounds, from_json, to_json
-from learngene_zoo.storage import CONFIG, TOKENIZER_FILES, WEIGHTS, read_json
+from learngene_zoo.storage import CONFIG, MODULES, POOLING, TOKENIZER_FILES, WEIGHTS, read_json
 
 MANIFEST = "manifest.json"
 FORMAT = 1
@@ -56,7 +56,7 @@ class FileRecord:
 class Manifest:
     """Every file but the manifest, by its path in the repository.
 
-    A path lies at the top, or in the folder of a family's member.
+    A path lies at the top, or in the folder of a family's member (`find_folder`).
     """
 
     files: Mapping[str, FileRecord]
@@ -66,7 +66,7 @@ class Manifest:
     @property
     def members(self) -> list[str]:
         """Return the folders of a family's members."""
-        return sorted({path.partition("/")[0] for path in self.files if "/" in path})
+        return sorted({find_folder(path) for path in self.files} - {""})
 
     def json(self) -> Json:
         """Return the content of the file."""
@@ -75,6 +75,20 @@ class Manifest:
             "digest": self.digest,
             "files": to_json(dict(sorted(self.files.items()))),
         }
+
+
+def find_folder(path: str) -> str:
+    """Return the folder of the member that a file belongs to; "" at the top.
+
+    The file `POOLING` lies in a folder of its own within it.
+    """
+    if path == POOLING:
+        return ""
+    return (
+        path.removesuffix(f"/{POOLING}")
+        if path.endswith(f"/{POOLING}")
+        else path.rpartition("/")[0]
+    )
 
 
 def make_manifest(files: Mapping[str, FileRecord]) -> Manifest:
@@ -116,16 +130,17 @@ def read_manifest(path: Path, where: str) -> Manifest:
 def describe_fault(path: str) -> str:
     """Return why `publish` would not write a file of this path; empty if it would.
 
-    It writes config, weights, card, tokenizer and `EXTRAS`, at the top or in the folder of a
-    member, by names that every system accepts.
+    It writes config, weights, card, tokenizer, the files of sentence-transformers and `EXTRAS`, at
+    the top or in the folder of a member, by names that every system accepts.
     """
-    folder, slash, name = path.rpartition("/")
-    for part in (folder, name) if slash else (name,):
+    folder = find_folder(path)
+    name = path[len(folder) + 1 :] if folder else path
+    for part in ([folder] if folder else []) + name.split("/"):
         if len(part) > MAX_LETTERS:
             return f"the name has {len(part):,} characters; at most {MAX_LETTERS} are allowed"
         if not _NAME.fullmatch(part) or part.endswith(".") or _DEVICES.fullmatch(part):
             return "expected a name of letters, digits, '.', '_' and '-', in one folder at most"
-    if name not in (CONFIG, WEIGHTS, README, *TOKENIZER_FILES) and not (
+    if name not in (CONFIG, WEIGHTS, README, MODULES, POOLING, *TOKENIZER_FILES) and not (
         name.endswith(EXTRAS) and name not in EXTRAS
     ):
         return f"expected {CONFIG}, {WEIGHTS}, {README} or a file that ends in {', '.join(EXTRAS)}"

@@ -45,6 +45,7 @@ from learngene_zoo.storage import (
     CONFIG,
     EXPORTED,
     INDEX,
+    MODULES,
     TOKENIZER_FILES,
     WEIGHTS,
     StateDict,
@@ -493,17 +494,21 @@ def _read_description(
 def _describe_text_model(
     config: Mapping[str, Any], names: TransformersNames, folder: _Folder | _HubFolder
 ) -> _Description:
+    from learngene_zoo.families import sentence_transformers
+
     where = folder.name_of(CONFIG)
-    pooling = folder.text(transformers_config.POOLING)
     spec = transformers_config.read_spec(config, where)
-    spec = transformers_config.read_pool(spec, config, pooling, where)
+    spec = sentence_transformers.read_pooling(spec, config, folder.text, where)
     spec = transformers_config.read_pad(spec, config, folder.text)
+    others = sentence_transformers.list_left_out_modules(
+        folder.text(MODULES), folder.name_of(MODULES)
+    )
     return _Description(
         spec=spec,
         images=lambda: {
             "label_names": list(transformers_config.class_names_in(config, spec, where))
         },
-        rename=partial(_rename_text_tensors, config, names),
+        rename=partial(_rename_text_tensors, config, names, others),
         texts=lambda: transformers_config.set_right_side(
             {name: text for name in TOKENIZER_FILES if (text := folder.text(name)) is not None}
         ),
@@ -511,11 +516,16 @@ def _describe_text_model(
 
 
 def _rename_text_tensors(
-    config: Mapping[str, Any], names: TransformersNames, stored: Tensors, spec: Spec
+    config: Mapping[str, Any],
+    names: TransformersNames,
+    others: Sequence[str],
+    stored: Tensors,
+    spec: Spec,
 ) -> tuple[StateDict, tuple[str, ...]]:
+    """Rename tensors; also return what is left out, with `others` beside the tensors."""
     state, left_out = names.rename(stored, spec)
     head = transformers_config.describe_left_out_head(config, [_TEXT_CLASSIFIER])
-    return state, (*left_out, *head)
+    return state, (*left_out, *head, *others)
 
 
 def _check_exists(path: Path) -> Path:

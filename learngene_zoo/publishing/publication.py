@@ -39,7 +39,7 @@ from learngene_zoo.hub.manifest import (
 )
 from learngene_zoo.ownership import MARKER
 from learngene_zoo.settings import Json, to_json
-from learngene_zoo.storage import CONFIG, TOKENIZER_FILES, WEIGHTS
+from learngene_zoo.storage import CONFIG, MODULES, POOLING, TOKENIZER_FILES, WEIGHTS
 
 if TYPE_CHECKING:
     from learngene_zoo.artifacts.descendant import Descendant
@@ -244,6 +244,8 @@ def _open_members(top: Learngene | Descendant, folders: Sequence[Path]) -> dict[
                 f"{folder}: the name of a descendant's folder may hold letters, "
                 "digits, '.', '_' and '-' only"
             )
+        if name == POOLING.partition("/")[0]:
+            raise WrongCall(f"a model of sentences has a folder {name}; rename {folder}")
         if name in members:
             raise WrongCall(f"two descendants are called {name}; rename one of the folders")
         model = _open_artifact(folder)
@@ -270,21 +272,26 @@ def _is_of_texts(artifact: Learngene | Descendant) -> bool:
 def _list_files(folder: Path, prefix: str, card: str, is_of_texts: bool) -> dict[str, Path | bytes]:
     """Return the files of one folder, with a newly rendered card.
 
-    Notes that people wrote into the old card are kept. The files of a tokenizer belong to models of
-    texts only.
+    Notes that people wrote into the old card are kept. The files of a tokenizer and of
+    sentence-transformers belong to models of texts only.
     """
     files: dict[str, Path | bytes] = {CONFIG: folder / CONFIG, WEIGHTS: folder / WEIGHTS}
-    for entry in sorted(folder.iterdir()):
-        if entry.name in (README, MANIFEST, REPORT, MARKER, *files):
+    pooling = folder / POOLING
+    entries = set(folder.iterdir())
+    if is_of_texts and pooling.is_file() and [*pooling.parent.iterdir()] == [pooling]:
+        entries = entries - {pooling.parent} | {pooling}
+    for entry in sorted(entries):
+        name = entry.relative_to(folder).as_posix()
+        if name in (README, MANIFEST, REPORT, MARKER, *files):
             continue
-        is_tokenizer = is_of_texts and entry.name in TOKENIZER_FILES
-        is_extra = entry.suffix in EXTRAS or is_tokenizer
+        is_of_model = is_of_texts and name in (*TOKENIZER_FILES, MODULES, POOLING)
+        is_extra = entry.suffix in EXTRAS or is_of_model
         if not is_extra or entry.is_symlink() or not entry.is_file():
             raise Refused(
                 f"{entry} is not part of an artifact; move it away (beside the artifact, "
                 f"{', '.join(EXTRAS)} are published)"
             )
-        files[entry.name] = entry
+        files[name] = entry
     files[README] = f"{card}{read_notes(folder / README)}".encode()
     return {prefix + name: content for name, content in files.items()}
 

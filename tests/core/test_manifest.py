@@ -94,6 +94,13 @@ def test_a_manifest_that_is_not_whole(
         ".hidden.png",
         f"{'a' * 97}.png",
         f"{'a' * 101}/config.json",
+        "/1_Pooling/config.json",
+        "../1_Pooling/config.json",
+        "a/b/1_Pooling/config.json",
+        "1_Pooling/1_Pooling/x.png",
+        "a/1_Pooling/model.safetensors",
+        "a/2_Pooling/config.json",
+        "a/modules.py",
     ],
 )
 def test_a_path_outside_of_the_folder_is_refused(name: str, tmp_path: Path) -> None:
@@ -136,11 +143,14 @@ def test_what_publish_writes_is_read(tmp_path: Path) -> None:
         "model-fp16.pt2",
         "a_b.1.png",
         "x.svg",
+        "modules.json",
+        "1_Pooling/config.json",
     ]
     files = {
         path: RECORD for name in names for path in (name, f"three/{name}", f"Layers-9_x/{name}")
     }
-    assert read_manifest(write_manifest(tmp_path, files), "here").files == files
+    manifest = read_manifest(write_manifest(tmp_path, files), "here")
+    assert (manifest.files, manifest.members) == (files, ["Layers-9_x", "three"])
 
 
 def test_a_manifest_is_named_by_where_it_comes_from(tmp_path: Path) -> None:

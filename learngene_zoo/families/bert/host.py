@@ -40,7 +40,7 @@ def create(spec: BertSpec, **extra: Any) -> BertForSequenceClassification:
     )
     if not spec.classes:
         model.classifier = nn.Identity()
-    model.pool = spec.pool
+    model.pool, model.normalize = spec.pool, spec.normalize
     # Never saved; not on the meta device, where the other tensors are built.
     numbers = torch.arange(spec.positions, device="cpu")[None]
     model.bert.embeddings.position_ids = numbers
@@ -56,7 +56,9 @@ def read_spec(model: nn.Module) -> BertSpec:
         )
     is_headless = isinstance(model.classifier, nn.Identity)
     spec: BertSpec = read_text_spec(FAMILY, model, is_headless)
-    return spec.with_(pool=getattr(model, "pool", None))
+    return spec.with_(
+        pool=getattr(model, "pool", None), normalize=getattr(model, "normalize", False)
+    )
 
 
 def trim_state(state: StateDict) -> tuple[StateDict, tuple[str, ...]]:

@@ -28,6 +28,8 @@ class BertSpec(TextSpec):
         segments_of_text: the rows of the embedding of segments: which of two texts a word is in.
         pool: the features of a model without a head. A head always reads the pooler's output, as
             in transformers.
+        normalize: sentence-transformers scales the features to unit length. It is kept for the
+            files of sentence-transformers only: our features are not scaled.
     """
 
     family: Literal["bert"] = "bert"
@@ -35,6 +37,7 @@ class BertSpec(TextSpec):
     norm_eps: float = 1e-12
     segments_of_text: int = 2
     pool: TextPool = "pooler"
+    normalize: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

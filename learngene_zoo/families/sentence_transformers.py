@@ -1,0 +1,131 @@
+"""Read and write the files with which sentence-transformers opens a model of sentences.
+
+`modules.json` lists the modules that a text goes through: the transformer, a pooling of its tokens,
+and often a scaling to unit length. A model without classes is written with these files, so that
+`SentenceTransformer(PATH).encode(texts)` returns the features of its spec.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from learngene_zoo.errors import BadFile, WrongCall
+from learngene_zoo.families.spec import Spec
+from learngene_zoo.settings import Json, from_json, to_json
+from learngene_zoo.storage import MODULES, POOLING
+
+_PACKAGE = "sentence_transformers.models"
+# The modes of pooling that are read, with their names here and their keys in `POOLING`.
+_POOLS = {"mean": "mean", "cls": "token"}
+_MODE_KEYS = {
+    "cls": "pooling_mode_cls_token",
+    "max": "pooling_mode_max_tokens",
+    "mean": "pooling_mode_mean_tokens",
+    "mean_sqrt_len_tokens": "pooling_mode_mean_sqrt_len_tokens",
+    "weightedmean": "pooling_mode_weightedmean_tokens",
+    "lasttoken": "pooling_mode_lasttoken",
+}
+
+
+def read_pooling(
+    spec: Spec, config: Mapping[str, Json], read: Callable[[str], str | None], where: str
+) -> Spec:
+    """Return the spec of a model with the pooling of its features, which transformers has no key
+    for.
+
+    Args:
+        spec: the model by its config.json.
+        config: the content of that file; our record in it names the pooling.
+        read: returns the text of a file beside it; None if there is none of that name. Without our
+            record, `POOLING` names the pooling, and `MODULES` a scaling to unit length.
+        where: the file, for messages.
+
+    Raises:
+        WrongCall: for another pooling than that of the mean or of the first token.
+        BadFile: for files that are not in sentence-transformers' layout.
+    """
+    ours, fields = config.get("learngene"), {field.name for field in dataclasses.fields(spec)}
+    if "pool" not in fields:  # the models of the family have one pooling
+        return spec
+    if isinstance(ours, dict) and isinstance(ours.get("spec"), dict):
+        stated = {key: ours["spec"][key] for key in ("pool", "normalize") if key in ours["spec"]}
+    else:
+        pooling = read(POOLING)
+        if pooling is None:
+            return spec
+        modules = _list_modules(read(MODULES), where.replace("config.json", MODULES))
+        stated = {
+            "pool": _read_pool(pooling, where.replace("config.json", POOLING)),
+            "normalize": "Normalize" in modules,
+        }
+    return from_json(type(spec), {**to_json(spec), **stated}, where)
+
+
+def list_left_out_modules(text: str | None, where: str) -> tuple[str, ...]:
+    """Return descriptions of the modules in a `modules.json` that a spec does not express.
+
+    Raises `BadFile` if it is not a list of modules.
+    """
+    known = ("Transformer", "Pooling", "Normalize")
+    return tuple(
+        f"a module of sentence-transformers: {name:.80}"
+        for name in _list_modules(text, where)
+        if name not in known
+    )
+
+
+def write_sentence_files(spec: Spec) -> dict[str, str]:
+    """Return the texts of `MODULES` and `POOLING` by name; {} for other models than of sentences.
+
+    Those have classes, or the features of a pooler, which sentence-transformers does not have.
+    """
+    values: Any = spec
+    if not hasattr(spec, "normalize") or spec.classes or values.pool not in _POOLS.values():
+        return {}
+    folder = POOLING.partition("/")[0]
+    modules = [("Transformer", ""), ("Pooling", folder)]
+    if values.normalize:
+        modules.append(("Normalize", "2_Normalize"))
+    mode = {name: key for key, name in _POOLS.items()}[values.pool]
+    listed = [
+        {"idx": index, "name": str(index), "path": path, "type": f"{_PACKAGE}.{name}"}
+        for index, (name, path) in enumerate(modules)
+    ]
+    pooling = {
+        "word_embedding_dimension": spec.width,
+        **{key: name == mode for name, key in _MODE_KEYS.items()},
+    }
+    files = {MODULES: listed, POOLING: pooling}
+    return {name: json.dumps(content, indent=2) + "\n" for name, content in files.items()}
+
+
+def _read_pool(pooling: str, where: str) -> str:
+    """Return our name of the pooling in a file of sentence-transformers; its default is "mean"."""
+    try:
+        keys = json.loads(pooling)  # not `parse_json`: some numbers have more than 64 bits
+    except (ValueError, RecursionError) as error:
+        raise BadFile(f"{where} is not valid JSON: {error}") from error
+    if not isinstance(keys, dict):
+        raise BadFile(f"{where} is not a JSON object")
+    older = [mode for mode, key in _MODE_KEYS.items() if keys.get(key)]
+    stated = keys.get("pooling_mode", older or "mean")
+    modes = stated if isinstance(stated, list) else [stated]
+    if len(modes) != 1 or modes[0] not in _POOLS:
+        raise WrongCall(
+            f"{where} pools by {' and '.join(map(str, modes)):.80}; read are"
+            f" {' and '.join(_POOLS)}: remove the file to use the pooler"
+        )
+    return _POOLS[modes[0]]
+
+
+def _list_modules(text: str | None, where: str) -> list[str]:
+    """Return the classes of the modules in a `modules.json`, in order; none without the file."""
+    if text is None:
+        return []
+    try:
+        return [module["type"].rpartition(".")[2] for module in json.loads(text)]
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
+        raise BadFile(f"{where} is not a list of modules: {error!r:.100}") from error
