@@ -1,4 +1,4 @@
-"""`lgzoo heal`: recover a descendant on images without labels."""
+"""`lgzoo heal`: recover a descendant on unlabelled images or texts."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -103,7 +103,8 @@ def _describe_kept(metrics: Mapping[str, Any], lr: float) -> str:
 command = SettingsCommand(
     "heal",
     callback=heal,
-    help="Recover a descendant on images without labels: its frozen ancestry model teaches it.\n\n"
+    help="Recover a descendant on unlabelled images or texts: its frozen ancestry model teaches "
+    "it.\n\n"
     "MODEL is a folder that `lgzoo expand` wrote, or organisation/name@revision on the Hub "
     "(default: ./descendant). Its head is not trained. The best epoch is kept; the model before "
     "training is epoch 0.",

@@ -181,11 +181,14 @@ TABLE = {
     ),
     "extract": (f"{HERE}.extract:command", "Condense an ancestry model into a learngene."),
     "expand": (f"{HERE}.expand:command", "Build a descendant of any size from a learngene."),
-    "heal": (f"{HERE}.heal:command", "Recover a descendant on images without labels."),
+    "heal": (f"{HERE}.heal:command", "Recover a descendant on unlabelled images or texts."),
     "finetune": (f"{HERE}.train:finetune_command", "Fine-tune a model on a task."),
     "evaluate": (f"{HERE}.evaluation.evaluate:command", "Evaluate a model on a task."),
     "predict": (f"{HERE}.evaluation.predict:command", "Classify images or texts."),
-    "compare": (f"{HERE}.evaluation.compare:command", "Compare two models on the same images."),
+    "compare": (
+        f"{HERE}.evaluation.compare:command",
+        "Compare two models on the same images or texts.",
+    ),
     "export": (f"{HERE}.export:command", "Write a model for other runtimes: ONNX or torch.export."),
     "convert": (
         f"{HERE}.export:convert_command",

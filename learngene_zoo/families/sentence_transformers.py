@@ -15,7 +15,7 @@ from typing import Any
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.settings import Json, from_json, to_json
-from learngene_zoo.storage import MODULES, POOLING
+from learngene_zoo.storage import MODULES, POOLING, parse_json
 
 _PACKAGE = "sentence_transformers.models"
 # The modes of pooling that are read, with their names here and their keys in `POOLING`.
@@ -105,8 +105,8 @@ def write_sentence_files(spec: Spec) -> dict[str, str]:
 def _read_pool(pooling: str, where: str) -> str:
     """Return our name of the pooling in a file of sentence-transformers; its default is "mean"."""
     try:
-        keys = json.loads(pooling)  # not `parse_json`: some numbers have more than 64 bits
-    except (ValueError, RecursionError) as error:
+        keys = parse_json(pooling.encode())
+    except ValueError as error:
         raise BadFile(f"{where} is not valid JSON: {error}") from error
     if not isinstance(keys, dict):
         raise BadFile(f"{where} is not a JSON object")
@@ -126,6 +126,7 @@ def _list_modules(text: str | None, where: str) -> list[str]:
     if text is None:
         return []
     try:
-        return [module["type"].rpartition(".")[2] for module in json.loads(text)]
-    except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
+        modules: Any = parse_json(text.encode())
+        return [module["type"].rpartition(".")[2] for module in modules]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadFile(f"{where} is not a list of modules: {error!r:.100}") from error
