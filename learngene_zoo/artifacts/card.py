@@ -140,15 +140,17 @@ def render_descendant_card(
     method, control = str(ours.get("method", "unknown")), ours.get("control")
     name = _name_descendant(spec, method, control)
     host = name_library(spec)
-    of_images = host != "transformers"
-    of_sentences = _is_of_sentences(spec)
+    of_texts, of_sentences = isinstance(spec, TextSpec), host == "sentence-transformers"
+    layout = "transformers" if of_texts else "timm"
     metrics = ours.get("metrics")
     results = list_results(spec, metrics or {}, tasks)
     front = render_front_matter(
         licence,
-        library_name="sentence-transformers" if of_sentences else host,
+        library_name=host,
         pipeline_tag="sentence-similarity" if of_sentences else name_pipeline(spec),
-        tags=[*_list_tags(spec, method), *(["sentence-transformers"] if of_sentences else [])],
+        tags=list(
+            dict.fromkeys(["learngene", "learngene_zoo", method, layout, tag_of(spec), host])
+        ),
         base_model=[location.learngene] if location.learngene else list_base_models(ancestries),
         datasets=list_datasets(tasks),
         **build_model_index(name, results),
@@ -162,7 +164,7 @@ def render_descendant_card(
         price=count_cost(spec),
         kind=_name_kind(spec),
         is_of_timm=host == "timm",
-        is_of_texts=not of_images,
+        is_of_texts=of_texts,
         is_of_sentences=of_sentences,
         pairs=ours.get("pairs"),
         method=method,
@@ -312,9 +314,13 @@ def name_pipeline(spec: Spec) -> str:
 
 
 def name_library(spec: Spec) -> str:
-    """Return the package that opens a model's folder: transformers, timm or this one."""
+    """Return the package that opens a model's folder: sentence-transformers, transformers, timm or
+    this one.
+    """
     if isinstance(spec, TextSpec):
-        return "transformers"
+        from learngene_zoo.families.sentence_transformers import write_sentence_files
+
+        return "sentence-transformers" if write_sentence_files(spec) else "transformers"
     return "timm" if spec.plain and not spec.dense else "learngene_zoo"
 
 
@@ -331,24 +337,10 @@ def _list_tasks(ours: Mapping[str, Any]) -> list[TaskRecord]:
 
 def _name_descendant(spec: Spec, method: str, control: str | None) -> str:
     """Return the title of a descendant's card: family, sizes, method and control."""
-    family = spec.family if name_library(spec) == "transformers" else "vit"
+    family = spec.family if isinstance(spec, TextSpec) else "vit"
     widths = "-".join(str(part.width) for part in spec.sizes)
     name = f"{family}-{spec.layers}-layers-{widths}-wide-{method}"
     return f"{name}-{control}" if control else name
-
-
-def _list_tags(spec: Spec, method: str) -> list[str]:
-    host = "transformers" if isinstance(spec, TextSpec) else "timm"
-    return ["learngene", "learngene_zoo", method, host, tag_of(spec)]
-
-
-def _is_of_sentences(spec: Spec) -> bool:
-    """Return whether sentence-transformers opens a model's folder."""
-    if not isinstance(spec, TextSpec):
-        return False
-    from learngene_zoo.families.sentence_transformers import write_sentence_files
-
-    return bool(write_sentence_files(spec))
 
 
 def _name_kind(spec: Spec) -> str:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 import torch
+from click.testing import CliRunner
 from text_models_toy import BERT, GPT2, WORDS, write_tokenizer
 
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import Descendant, assemble, load_descendant
+from learngene_zoo.cli.main import main
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.bert.spec import BertSpec
 from learngene_zoo.families.forward import compute_pooled
@@ -79,6 +82,8 @@ def test_a_descendant_has_the_modules_of_its_ancestry_model(
     assert "SentenceTransformer(" in card
     assert ("scaled to unit length" in card) == bool(modules)
     assert "0 classes" not in card
+    shown = CliRunner().invoke(main, ["show", str(small)]).stdout
+    assert re.search(r"opens_with +sentence-transformers, transformers\n", shown)
 
 
 def test_the_first_token_is_kept_as_the_embedding(tmp_path: Path) -> None:

@@ -17,9 +17,11 @@ from learngene_zoo.method.sizes import AXES
 from learngene_zoo.settings import Json
 from learngene_zoo.storage import CONFIG, read_json
 
+# What opens the folder of a model, by `name_library`.
 OPENERS = {
     "timm": "timm",
     "transformers": "transformers",
+    "sentence-transformers": "sentence-transformers, transformers",
     "learngene_zoo": "timm after `import learngene_zoo.timm`",
 }
 

@@ -272,7 +272,6 @@ def _name_size_options(method: Method, spec: Spec, command: str) -> str:
     return f"with {options} of {command}" if options else ""
 
 
-# What opens the folder of a model, by `name_library`.
 MAX_LETTERS = 60  # of numbers that are shown in one line; longer lists of them are in config.json
 
 
