@@ -79,8 +79,10 @@ command = SettingsCommand(
     "others) or torch.export.\n\n"
     "MODEL is a folder, or the name of a timm classifier (default: ./finetuned, else "
     "./descendant). The input is pixel_values (batch, channels, size, size), the output is "
-    "logits; the batch size is dynamic. Labels and preprocessing are in the file's metadata. The "
-    "file is compared with the model before it is written.",
+    "logits; the batch size is dynamic. A model of texts takes input_ids and attention_mask "
+    "(batch, tokens), with two types of tokens also token_type_ids, and without classes returns "
+    "sentence_embedding. Labels, preprocessing and tokenizer are in the file's metadata. The file "
+    "is compared with the model before it is written.",
     epilog="\b\nExamples:\n"
     "  lgzoo export\n"
     "  lgzoo export finetuned --dtype fp16 -o small.onnx\n"
@@ -104,20 +106,22 @@ command = SettingsCommand(
             ["--task"],
             shell_complete=complete_tasks,
             help="Task for evaluating int8 (default: the task of the catalogue that the model was "
-            "trained for).",
+            "trained for). For a model without classes: images or texts, also without labels, on "
+            "which its features are compared.",
         ),
         click.Option(
             ["--max-drop"],
             type=click.FloatRange(0, 1),
             default=0.01,
             show_default=True,
-            help="Largest accepted drop in accuracy (or mIoU) with int8; above it, no file is "
-            "written.",
+            help="Largest accepted drop with int8 in accuracy (or the task's metric), or below 1 "
+            "in the cosine of features; above it, no file is written.",
         ),
         click.Option(
             ["--bench"],
             is_flag=True,
-            help="Also measure the latency for one image, in the file's runtime and in PyTorch.",
+            help="Also measure the latency for one image, or one text of the largest length, in "
+            "the file's runtime and in PyTorch.",
         ),
         *make_job_options(
             None,

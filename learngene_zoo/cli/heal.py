@@ -53,7 +53,8 @@ def heal(
     )
     record: Any = healed.provenance["healed"]
     metrics = record["metrics"]
-    say(_describe_kept(metrics, record["recipe"]["lr"]), job)
+    noun = "text" if record["images"]["kind"] == "text" else "image"
+    say(_describe_kept(metrics, record["recipe"]["lr"], noun), job)
     where = "" if str(job.out) == "descendant" else f" {quote_word(str(job.out))}"
     print_made(
         job.out,
@@ -82,14 +83,14 @@ def _list_facts(metrics: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _describe_kept(metrics: Mapping[str, Any], lr: float) -> str:
+def _describe_kept(metrics: Mapping[str, Any], lr: float, noun: str) -> str:
     """Return which epoch is kept, with its results; if it is the start, with advice."""
     if metrics["epochs"] == 0:
         return "no epoch was trained: the model is as before"
     if metrics["kept_epoch"] == 0:
         return (
             "no epoch has a better result than the model before training, which is kept (try a "
-            f"smaller --lr, {lr:g} was used, or more images)"
+            f"smaller --lr, {lr:g} was used, or more {noun}s)"
         )
     start = metrics["history"][0]
     changes = [

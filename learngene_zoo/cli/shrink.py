@@ -115,10 +115,9 @@ def _print_plan(model: str, request: dict[str, Any], job: Job) -> None:
     duration = (
         f"about {format_seconds(seconds)}" if seconds >= MIN_SHOWN else f"less than {MIN_SHOWN}s"
     )
-    others = "and" if noun == "text" else "exporting and"
     say(
         f"{duration} to extract, build, probe and train, at the present speed of this machine; "
-        f"reading {noun}s, {others} measuring latencies are not included",
+        f"reading {noun}s, exporting and measuring latencies are not included",
         job,
     )
 
@@ -150,8 +149,11 @@ def _print_result(result: Any, job: Job) -> None:
     print_row({name: path for name, path in paths.items() if path}, as_json=False)
     for text in filter(None, (table.describe_test(), table.describe_drop())):
         say(text, job)
-    if name_library(result.model.spec) == "learngene_zoo":
+    library = name_library(result.model.spec)
+    if library == "learngene_zoo":
         say("timm opens the model after `import learngene_zoo.timm`", job)
+    elif table.noun == "text":
+        say(f"{library} opens the folder of the model", job)
     if table.task is not None:
         sample = "--text TEXT" if table.noun == "text" else "PICTURE"
         advise(f"lgzoo predict {quote_word(str(job.out))} {sample}", job.quiet)
@@ -214,7 +216,7 @@ command = SettingsCommand(
             default="auto",
             show_default=True,
             help="Format of the exported file beside the model; auto: onnx, if its packages are "
-            "installed. A model of texts is a folder that transformers opens, and is not exported.",
+            "installed.",
         ),
         click.Option(
             ["--plan", "only_plan"],

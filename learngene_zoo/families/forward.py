@@ -191,4 +191,5 @@ def pool_words(tokens_BND: torch.Tensor, mask_BN: torch.Tensor, pool: str) -> to
         mask_BN1 = mask_BN[..., None].to(tokens_BND.dtype)
         return (tokens_BND * mask_BN1).sum(dim=1) / mask_BN1.sum(dim=1).clamp(min=1)
     last_B = mask_BN.sum(dim=1) - 1 if pool == "last" else torch.zeros_like(mask_BN[:, 0])
-    return tokens_BND[torch.arange(len(tokens_BND), device=tokens_BND.device), last_B]
+    rows_B = torch.arange(tokens_BND.shape[0], device=tokens_BND.device)  # `len` is not traced
+    return tokens_BND[rows_B, last_B]

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from learngene_zoo.lifecycle.runtimes import Exported
     from learngene_zoo.pretrained.exported import ExportedModel
     from learngene_zoo.pretrained.timm_model import TimmModel
+    from learngene_zoo.tasks.task import Task
     from learngene_zoo.training.evaluate import Evaluation
 
 # No augmentation: the attributes of the source task do not hold for shifted images.
@@ -189,7 +190,8 @@ def export(
         model: a model or a reference to one.
         out: the file; its suffix chooses the format (`.onnx`, `.pt2`).
         dtype: of the weights; "int8" is for ONNX only.
-        task: the data for measuring an int8 file; default: as for `evaluate`.
+        task: the data for measuring an int8 file; default: as for `evaluate`. For a model without
+            classes it is needed, and may have no labels.
         max_drop: the largest accepted fall of the metric of an int8 file.
         timed: also measure latencies.
         run: how to compute. None: `Run()`, with progress in a notebook.
@@ -209,12 +211,7 @@ def export(
     from learngene_zoo.lifecycle.runtimes import export_descendant
 
     descendant = open_model(model, offline=run.offline)
-    if isinstance(descendant.input_format, TextFormat):
-        raise WrongCall(
-            f"{descendant.folder or 'this'} is a model of texts, which is not exported;"
-            " transformers opens its folder"
-        )
-    data = open_task_for(descendant, task, "export", run) if dtype == "int8" else None
+    data = _open_measured(descendant, task, run) if dtype == "int8" else None
     settings: dict[str, Any] = {"dtype": dtype, "task": data, "max_drop": max_drop, "timed": timed}
     warn_of_random_head(descendant)
     exported = export_descendant(descendant, Path(out), **settings, run=run, force=force)
@@ -223,3 +220,22 @@ def export(
             origin = find_origin(descendant.task)
         remember_file(Path(out), {descendant.task: origin} if origin else {})
     return exported
+
+
+def _open_measured(model: Descendant | TimmModel, task: str | None, run: Run) -> Task:
+    """Open the task on which an int8 file is measured; data without labels for a model without
+    classes.
+    """
+    if model.classes:
+        return open_task_for(model, task, "export", run)
+    from learngene_zoo.tasks.unlabelled.opening import open_images
+
+    if task is None:
+        raise WrongCall(
+            "the model has no classes, so its features are compared in int8: give "
+            f"{'texts' if isinstance(model.input_format, TextFormat) else 'images'}, with or "
+            "without labels: --task REF"
+        )
+    data = open_images(task, offline=run.offline)
+    check_inputs(data, model.input_format)
+    return data

@@ -1,9 +1,12 @@
 """Models in other runtimes: one `.onnx` or `.pt2` file that needs neither this package nor timm.
 
 The file takes `pixel_values` of shape (batch, channels, size, size), normalised fp32 images, and
-returns `logits`: (batch, classes), or (batch, classes, size, size) of a dense model. The batch is
-dynamic. Labels, preprocessing and origin are in its metadata. Before the file is moved to its path
-it is opened again and compared with the module.
+returns `logits`: (batch, classes), or (batch, classes, size, size) of a dense model. A model of
+texts takes `input_ids`, `attention_mask` and, if it tells the texts of a pair apart,
+`token_type_ids`, int64 (batch, tokens), and returns `logits`, or without classes its features,
+`sentence_embedding` (batch, width), as sentence-transformers computes them. The batch and the
+tokens are dynamic. Labels, preprocessing (with the tokenizer) and origin are in its metadata.
+Before the file is moved to its path it is opened again and compared with the module.
 """
 
 from __future__ import annotations
@@ -12,11 +15,9 @@ import contextlib
 import io
 import json
 import logging
-import statistics
-import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,19 +25,37 @@ import torch
 from torch import nn
 
 from learngene_zoo.atomic import new_file
-from learngene_zoo.errors import Refused, TrainingFailed, Unavailable
+from learngene_zoo.errors import Unavailable
+from learngene_zoo.families.tensors import make_example_inputs
+from learngene_zoo.families.text_format import TextFormat, Tokens
+from learngene_zoo.lifecycle.runtime_checks import (
+    BATCHES,
+    Runner,
+    compute_outputs,
+    draw_inputs,
+    measure_difference,
+    measure_features,
+    measure_file,
+    measure_latencies,
+)
 from learngene_zoo.pretrained.exported import (
+    EMBEDDING,
     LOGITS,
-    PIXELS,
     Dtype,
     Format,
     check_format,
     start_session,
+    to_arrays,
+)
+from learngene_zoo.pretrained.exported_inputs import (
+    describe_inputs,
+    list_input_names,
+    split_inputs,
 )
 from learngene_zoo.runs.progress import report_activity
 from learngene_zoo.runs.run import open_device
 from learngene_zoo.settings import Json, to_json
-from learngene_zoo.training.evaluate import check_head, evaluate_each
+from learngene_zoo.training.evaluate import check_head
 
 if TYPE_CHECKING:
     from learngene_zoo.artifacts.descendant import Descendant
@@ -44,15 +63,8 @@ if TYPE_CHECKING:
     from learngene_zoo.runs.run import Run
     from learngene_zoo.tasks.task import Task
 
-Runner = Callable[[torch.Tensor], torch.Tensor]  # images_BCHW -> logits, both fp32 on the CPU
-
-BATCH = "batch"
-BATCHES = (1, 2, 5)  # sizes that are compared with the module
-# The largest accepted difference, relative to the largest logit: many times the measured
-# differences.
-TOLERANCES: Mapping[Dtype, float] = {"fp32": 1e-4, "fp16": 2e-2}
+BATCH, LENGTH = "batch", "tokens"  # names of the dynamic axes
 OPSET = 20
-WARM_UP, REPEATS = 5, 30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +80,7 @@ class Exported:
     metric: str | None = None
     value: float | None = None  # of the file
     model_value: float | None = None
-    latency: float | None = None  # seconds of one image, median
+    latency: float | None = None  # seconds of one image, or text of the largest length; median
     model_latency: float | None = None
 
 
@@ -90,10 +102,12 @@ def export_descendant(
     Args:
         descendant: the model.
         path: the file; its suffix chooses the format.
-        dtype: "fp16" halves the file; its input and output stay fp32. "int8" (ONNX only) stores the
-            matrices of linear layers as signed bytes, one scale per output channel, and quantises
-            their inputs at run time.
-        task: its validation split measures an int8 file before it is written.
+        dtype: "fp16" halves the file; images and its output stay fp32. "int8" (ONNX only) stores
+            the matrices of linear layers as signed bytes, one scale per output channel, and
+            quantises their inputs at run time; embeddings of words have one scale.
+        task: its validation split measures an int8 file before it is written. Of a model without
+            classes its training inputs do, whose labels are not read, by the mean cosine of the
+            features with those of the model.
         max_drop: the largest accepted fall of the metric of an int8 file.
         timed: also measure latencies.
         run: how to compute.
@@ -106,24 +120,25 @@ def export_descendant(
     """
     format = check_format(path, dtype)
     check_packages(format)
-    if task is not None:
+    if task is not None and descendant.classes:
         check_head(descendant, task)
     open_device(run)
     model = descendant.model()
-    images_BCHW = _sample_images(descendant, max(BATCHES))
+    inputs = draw_inputs(model, descendant.input_format, max(BATCHES))
     facts: dict[str, Any] = {"format": format, "dtype": dtype}
     with new_file(path, force) as draft:
         with report_activity(f"writing {path.name}"):
             write_file(descendant, draft, dtype)
         with report_activity(f"comparing {path.name} with the model"):
             runner = open_runner(draft, run.threads)
-            facts["difference"] = _measure_difference(model, runner, images_BCHW, dtype)
+            facts["difference"] = measure_difference(model, runner, inputs, dtype)
         if dtype == "int8":
             assert task is not None, "int8 is measured on a task"
-            facts |= _measure_file(descendant, model, runner, task, max_drop, run)
+            measure = measure_file if descendant.classes else measure_features
+            facts |= measure(descendant, model, runner, task, max_drop, run)
         if timed:
-            facts["model_latency"], facts["latency"] = _measure_latencies(
-                model, runner, images_BCHW[:1]
+            facts["model_latency"], facts["latency"] = measure_latencies(
+                model, runner, make_example_inputs(descendant.input_format, 1)
             )
         facts["bytes"] = draft.stat().st_size
     return Exported(path=path, **facts)
@@ -146,12 +161,23 @@ def check_packages(format: Format) -> None:
 def open_runner(path: Path, threads: int | None = None) -> Runner:
     """Return the function of an exported file, in its runtime on the CPU."""
     if path.suffix == ".pt2":
-        program: Runner = torch.export.load(path).module()
-        return program
+        return _open_program(path)
     session = start_session(path, threads)
+    names = [value.name for value in session.get_inputs()]
 
-    def run(images_BCHW: torch.Tensor) -> torch.Tensor:
-        return torch.from_numpy(session.run([LOGITS], {PIXELS: images_BCHW.numpy()})[0])
+    def run(inputs: torch.Tensor | Tokens) -> torch.Tensor:
+        return torch.from_numpy(session.run(None, to_arrays(inputs, names))[0])
+
+    return run
+
+
+def _open_program(path: Path) -> Runner:
+    program = torch.export.load(path)
+    module, names = program.module(), program.graph_signature.user_inputs
+
+    def run(inputs: torch.Tensor | Tokens) -> torch.Tensor:
+        logits: torch.Tensor = module(*split_inputs(inputs, names).values())
+        return logits
 
     return run
 
@@ -159,19 +185,11 @@ def open_runner(path: Path, threads: int | None = None) -> Runner:
 def collect_metadata(descendant: Descendant | TimmModel) -> dict[str, str]:
     """Return the metadata of an exported file: text by name, JSON if it is more than a word.
 
-    `preprocessing` is complete: no reader's defaults are needed to present images to it.
+    `preprocessing` is complete: no reader's defaults are needed to present images or texts to it.
     """
-    images = descendant.input_format
     facts: dict[str, Json] = {
         "labels": list(descendant.class_names),
-        "preprocessing": {
-            "input_size": [images.channels, images.image_size, images.image_size],
-            "interpolation": images.view.interpolation,
-            "crop_pct": images.view.crop_pct,
-            "crop_mode": images.view.crop_mode,
-            "mean": list(images.mean),
-            "std": list(images.std),
-        },
+        **describe_inputs(descendant.input_format, descendant.provenance.get("pairs")),
         "task": descendant.task or "",
         "license": descendant.licence,
         "method": descendant.provenance.get("method", ""),
@@ -182,7 +200,7 @@ def collect_metadata(descendant: Descendant | TimmModel) -> dict[str, str]:
     }
 
 
-class _ExportModule(nn.Module):
+class _ImageModule(nn.Module):
     """The model with fixed names of input and output, both in fp32."""
 
     def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
@@ -190,8 +208,24 @@ class _ExportModule(nn.Module):
         self.model, self.dtype = model.to(dtype), dtype
 
     def forward(self, pixel_values: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = self.model(pixel_values.to(self.dtype))
-        return logits.float()
+        return compute_outputs(self.model, pixel_values.to(self.dtype)).float()
+
+
+class _TextModule(nn.Module):
+    """The model of texts with fixed names of its inputs; its output is in fp32."""
+
+    def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.model = model.to(dtype)
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        token_type_ids: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        texts = Tokens(input_ids, attention_mask, token_type_ids)
+        return compute_outputs(self.model, texts).float()
 
 
 def write_file(descendant: Descendant | TimmModel, path: Path, dtype: Dtype) -> None:
@@ -218,12 +252,17 @@ def _trace(
     descendant: Descendant | TimmModel, numbers: torch.dtype
 ) -> torch.export.ExportedProgram:
     """Return the model as a program for batches of any size, without paths of this machine."""
-    served = _ExportModule(descendant.model(), numbers).eval()
+    model, form = descendant.model(), descendant.input_format
+    served = _TextModule if isinstance(form, TextFormat) else _ImageModule
+    inputs = split_inputs(draw_inputs(model, form, 2), list_input_names(model, form))
+    axes: dict[int, Any] = {0: torch.export.Dim(BATCH, min=1)}
+    if isinstance(form, TextFormat):
+        axes[1] = torch.export.Dim(LENGTH, min=1, max=form.tokens)
     try:
         program = torch.export.export(
-            served,
-            (_sample_images(descendant, 2),),
-            dynamic_shapes={PIXELS: {0: torch.export.Dim(BATCH, min=1)}},
+            served(model, numbers).eval(),
+            tuple(inputs.values()),
+            dynamic_shapes=dict.fromkeys(inputs, axes),
         )
     except Exception as error:  # tracing runs the model's code, which may raise anything
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
@@ -243,13 +282,16 @@ def _write_onnx(
 ) -> None:
     import onnx
 
+    names = program.graph_signature.user_inputs
+    is_text = isinstance(descendant.input_format, TextFormat)
+    axes = {0: BATCH, 1: LENGTH} if is_text else {0: BATCH}
     torch.onnx.export(
         program,
         (),
         draft,
-        input_names=[PIXELS],
-        output_names=[LOGITS],
-        dynamic_shapes={PIXELS: {0: BATCH}},
+        input_names=names,
+        output_names=[EMBEDDING if is_text and not descendant.classes else LOGITS],
+        dynamic_shapes=dict.fromkeys(names, axes),
         opset_version=OPSET,
         external_data=False,
         verbose=False,
@@ -257,7 +299,7 @@ def _write_onnx(
     graph = onnx.load(draft)
     _remove_notes_of_exporter(graph)
     if quantised:
-        graph = _quantise(graph, draft)
+        graph = _quantise(graph, draft, is_text)
     for name, text in collect_metadata(descendant).items():
         entry = graph.metadata_props.add()
         entry.key, entry.value = name, text
@@ -273,8 +315,8 @@ def _remove_notes_of_exporter(model: Any) -> None:
         noted.doc_string = ""
 
 
-def _quantise(graph: Any, draft: Path) -> Any:
-    """Return the graph with the matrices of its linear layers in int8.
+def _quantise(graph: Any, draft: Path, is_text: bool) -> Any:
+    """Return the graph with the matrices of its linear layers, and its embeddings, in int8.
 
     Their inputs are quantised at run time.
     """
@@ -284,12 +326,13 @@ def _quantise(graph: Any, draft: Path) -> Any:
     # Quantising renames tensors and refuses a graph with shapes recorded under the old names.
     del graph.graph.value_info[:]
     onnx.save(graph, draft)
+    # Embeddings of words too: in a small model of texts they are most of the file.
     # Signed: unsigned weights are slower by a third to a half. Of 7 bits: sums of two products of 8
     # bits saturate on x86 processors without VNNI, so that one file would answer differently there.
     quantize_dynamic(
         draft,
         draft,
-        op_types_to_quantize=["MatMul", "Gemm"],
+        op_types_to_quantize=["MatMul", "Gemm", *(["Gather"] if is_text else [])],
         per_channel=True,
         weight_type=QuantType.QInt8,
         reduce_range=True,
@@ -311,82 +354,3 @@ def _silence_exporters() -> Iterator[None]:
             yield
     finally:
         logging.disable(level)
-
-
-def _sample_images(descendant: Descendant | TimmModel, count: int) -> torch.Tensor:
-    channels, size = descendant.input_format.channels, descendant.input_format.image_size
-    return torch.randn(count, channels, size, size, generator=torch.Generator().manual_seed(0))
-
-
-def _measure_difference(
-    model: nn.Module, runner: Runner, images_BCHW: torch.Tensor, dtype: Dtype
-) -> float:
-    """Return the largest difference of a logit over `BATCHES`.
-
-    Raises `TrainingFailed` if it is beyond rounding.
-    """
-    worst = largest = 0.0
-    with torch.no_grad():
-        for size in BATCHES:
-            expected, logits = model(images_BCHW[:size]), runner(images_BCHW[:size])
-            if logits.shape != expected.shape or not torch.isfinite(logits).all():
-                raise TrainingFailed(
-                    "the logits of the file are not finite or have another shape than those of "
-                    f"the model ({size} images); nothing was written"
-                )
-            worst = max(worst, float((logits - expected).abs().max()))
-            largest = max(largest, float(expected.abs().max()))
-    if dtype in TOLERANCES and worst > TOLERANCES[dtype] * max(1.0, largest):
-        raise TrainingFailed(
-            f"the logits of the file differ from those of the model by up to {worst:.2g}; nothing "
-            "was written"
-        )
-    return worst
-
-
-def _measure_file(
-    descendant: Descendant | TimmModel,
-    model: nn.Module,
-    runner: Runner,
-    task: Task,
-    max_drop: float,
-    run: Run,
-) -> dict[str, Any]:
-    def answers(images_BCHW: torch.Tensor) -> Iterator[torch.Tensor]:
-        yield model(images_BCHW)
-        yield runner(images_BCHW)
-
-    run = replace(run, device="cpu")  # on which the file runs
-    judged = evaluate_each(answers, model, task, "validation", descendant.input_format, run)
-    module, file = (result.evaluation for result in judged)
-    if module.value - file.value > max_drop:
-        raise Refused(
-            f"in int8 the {file.metric} on {file.images} validation images of {task.name} falls "
-            f"from {module.value:.3f} to {file.value:.3f}, by more than {max_drop:g} (--max-drop); "
-            "nothing was written; try --dtype fp16"
-        )
-    return {
-        "task": task.name,
-        "metric": file.metric,
-        "value": file.value,
-        "model_value": module.value,
-    }
-
-
-def _measure_latencies(
-    model: nn.Module, runner: Runner, image_1CHW: torch.Tensor
-) -> tuple[float, float]:
-    """Return the median seconds of the module and of the file for one image.
-
-    They take turns, so that other load affects both alike.
-    """
-    functions: tuple[Runner, ...] = (model, runner)
-    seconds: tuple[list[float], ...] = ([], [])
-    with torch.inference_mode():
-        for _ in range(WARM_UP + REPEATS):
-            for function, spent in zip(functions, seconds):
-                started = time.perf_counter()
-                function(image_1CHW)
-                spent.append(time.perf_counter() - started)
-    module, file = (statistics.median(spent[WARM_UP:]) for spent in seconds)
-    return module, file

@@ -1,13 +1,13 @@
 """`ExportedModel`: an ONNX file that `lgzoo export` wrote, as a classifier.
 
-The metadata of the file state how images are presented. It can only compute (`evaluate`,
+The metadata of the file state how images or texts are presented. It can only compute (`evaluate`,
 `predict`): its weights cannot be trained and its shape cannot change. A `.pt2` file is never
 opened, since `torch.export.load` unpickles; it is for other runtimes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,7 +15,15 @@ from zipfile import BadZipFile, ZipFile
 
 from learngene_zoo.errors import BadFile, Unavailable, WrongCall, ZooError
 from learngene_zoo.families.picture_format import InputFormat
-from learngene_zoo.families.timm_config import read_image_settings, read_normalisation, read_view
+from learngene_zoo.families.text_format import TextFormat
+from learngene_zoo.pretrained.exported_inputs import (
+    PIXELS,
+    WORDS,
+    read_input_format,
+    read_preprocessing,
+    refuse_metadata,
+    split_inputs,
+)
 from learngene_zoo.pretrained.timm_model import TimmModel, open_model
 from learngene_zoo.settings import Json
 from learngene_zoo.storage import EXPORTED, parse_json
@@ -27,7 +35,8 @@ if TYPE_CHECKING:
 
 Format = Literal["onnx", "pt2"]
 Dtype = Literal["fp32", "fp16", "int8"]
-PIXELS, LOGITS = "pixel_values", "logits"
+# The output: logits, or of a model of texts without classes its features.
+LOGITS, EMBEDDING = "logits", "sentence_embedding"
 _EXTRA = "pip install 'learngene-zoo[onnx]'"
 
 
@@ -38,14 +47,16 @@ class ExportedModel:
     session: Any
     classes: int
     dense: bool
-    input_format: InputFormat
+    input_format: InputFormat | TextFormat
     class_names: tuple[str, ...] = ()
     task: str | None = None
     provenance: Mapping[str, Json] = field(default_factory=dict)
     folder: Path | None = None  # the file: where it was loaded from
 
     def model(self, device: str = "cpu") -> nn.Module:
-        """Return a module from images (batch, channels, size, size) to logits on their device."""
+        """Return a module from images (batch, channels, size, size), or `Tokens`, to logits on
+        their device.
+        """
         return _wrap_session(self.session, str(self.folder))
 
 
@@ -91,6 +102,15 @@ def open_classifier(
     return open_model(model, offline=offline)
 
 
+def to_arrays(inputs: Any, names: Sequence[str]) -> dict[str, Any]:
+    """Return images or texts as the arrays that a file takes, by its names of inputs."""
+    named = split_inputs(inputs, names)
+    return {
+        name: (tensor.detach().float() if tensor.is_floating_point() else tensor).cpu().numpy()
+        for name, tensor in named.items()
+    }
+
+
 def check_exported_file(path: Path) -> None:
     """Raise `WrongCall` unless there is an ONNX file at a path."""
     if not path.is_file():
@@ -116,25 +136,23 @@ def open_exported(path: Path, *, threads: int | None = None) -> ExportedModel:
             f"{path} does not say how it takes images (no 'preprocessing' in its metadata); "
             "expected a file of `lgzoo export`"
         )
-    metadata = _read_metadata(facts, str(path))
-    images = read_image_settings({"pretrained_cfg": metadata["preprocessing"]}, str(path))
-    channels, size, _ = images["input_size"]
-    classes, dense = _check_shapes(session, [channels, size, size], str(path))
-    names = tuple(metadata["labels"])
+    form, names = read_input_format(facts, str(path)), _read_labels(facts, str(path))
+    classes, dense = _check_shapes(session, form, str(path))
     if names and len(names) != classes:
         raise BadFile(
             f"{path} contradicts itself: {len(names)} labels for {classes} classes; export it again"
         )
-    mean, std = read_normalisation(images, channels)
-    view = read_view(images, str(path))
+    provenance = {"method": facts.get("method", ""), "licence": facts.get("license", "unknown")}
+    if isinstance(form, TextFormat):
+        provenance["pairs"] = (read_preprocessing(facts) or {}).get("pairs")
     return ExportedModel(
         session=session,
         classes=classes,
         dense=dense,
         class_names=names,
-        input_format=InputFormat(image_size=size, channels=channels, mean=mean, std=std, view=view),
+        input_format=form,
         task=facts.get("task") or None,
-        provenance={"method": facts.get("method", ""), "licence": facts.get("license", "unknown")},
+        provenance=provenance,
         folder=path,
     )
 
@@ -181,44 +199,32 @@ def start_session(path: Path, threads: int | None = None) -> Any:
     )
 
 
-def _read_metadata(facts: Mapping[str, str], where: str) -> dict[str, Any]:
-    """Return labels and preprocessing. Raises `BadFile`."""
-    metadata: dict[str, Any] = {}
-    for key, usual in (("labels", "[]"), ("preprocessing", "{}")):
-        try:
-            metadata[key] = parse_json(facts.get(key, usual).encode())
-        except ValueError:
-            metadata[key] = None
-    labels, images = metadata["labels"], metadata["preprocessing"]
-    written = isinstance(images, dict) and {"input_size", "mean", "std"} <= images.keys()
-    if (
-        not written
-        or not isinstance(labels, list)
-        or not all(isinstance(label, str) for label in labels)
-    ):
-        raise BadFile(
-            f"{where}: its metadata are not those that `lgzoo export` writes; export it again"
-        )
-    return metadata
+def _read_labels(facts: Mapping[str, str], where: str) -> tuple[str, ...]:
+    """Return the class names in the metadata of a file. Raises `BadFile`."""
+    try:
+        labels = parse_json(facts.get("labels", "[]").encode())
+    except ValueError:
+        labels = None
+    if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
+        raise refuse_metadata(where)
+    return tuple(labels)
 
 
-def _check_shapes(session: Any, image: list[int], where: str) -> tuple[int, bool]:
+def _check_shapes(session: Any, form: InputFormat | TextFormat, where: str) -> tuple[int, bool]:
     """Return the number of classes, and whether every pixel has one.
 
     Raises `BadFile` for other inputs and outputs.
     """
     inputs, outputs = session.get_inputs(), session.get_outputs()
-    signature = [(value.name, value.type, list(value.shape)[1:]) for value in inputs]
-    if signature != [(PIXELS, "tensor(float)", image)]:
-        raise BadFile(
-            f"{where} takes {_list_values(inputs)}; expected {PIXELS} of tensor(float) (batch, "
-            f"{', '.join(map(str, image))})"
-        )
+    is_text = isinstance(form, TextFormat)
+    image = [] if isinstance(form, TextFormat) else [form.channels, *[form.image_size] * 2]
+    _check_inputs(inputs, image, where)
     shape = list(outputs[0].shape)
-    dense = shape[2:] == image[1:]
-    fits = len(outputs) == 1 and outputs[0].name == LOGITS and outputs[0].type == "tensor(float)"
+    dense, is_embedding = shape[2:] == image[1:] != [], is_text and outputs[0].name == EMBEDDING
     if (
-        not fits
+        len(outputs) != 1
+        or outputs[0].name != (EMBEDDING if is_embedding else LOGITS)
+        or outputs[0].type != "tensor(float)"
         or len(shape) not in (2, 4)
         or type(shape[1]) is not int
         or (len(shape) == 4 and not dense)
@@ -228,10 +234,31 @@ def _check_shapes(session: Any, image: list[int], where: str) -> tuple[int, bool
             f"expected {LOGITS} of tensor(float) (batch, classes)"
         )
     if type(inputs[0].shape[0]) is int:
+        noun = "texts" if is_text else "images"
         raise BadFile(
-            f"{where} takes batches of {inputs[0].shape[0]} only; expected any number of images"
+            f"{where} takes batches of {inputs[0].shape[0]} only; expected any number of {noun}"
         )
-    return shape[1], dense
+    return 0 if is_embedding else shape[1], dense
+
+
+def _check_inputs(inputs: Any, image: list[int], where: str) -> None:
+    """Raise `BadFile` unless a file takes an image of a size, or texts if that is empty."""
+    signature = [(value.name, value.type, list(value.shape)[1:]) for value in inputs]
+    if image:
+        if signature != [(PIXELS, "tensor(float)", image)]:
+            raise BadFile(
+                f"{where} takes {_list_values(inputs)}; expected {PIXELS} of tensor(float) (batch, "
+                f"{', '.join(map(str, image))})"
+            )
+        return
+    known = [(name, "tensor(int64)") for name in WORDS[: max(2, len(inputs))]]
+    if [entry[:2] for entry in signature] != known or any(
+        len(entry[2]) != 1 for entry in signature
+    ):
+        raise BadFile(
+            f"{where} takes {_list_values(inputs)}; expected {', '.join(WORDS)} of tensor(int64) "
+            "(batch, tokens)"
+        )
 
 
 def _list_values(values: Any) -> str:
@@ -249,19 +276,22 @@ def _wrap_session(session: Any, where: str) -> nn.Module:
     import torch
     from torch import nn
 
+    from learngene_zoo.families.text_format import Tokens
+
+    names = [value.name for value in session.get_inputs()]
+
     class OnnxModule(nn.Module):
         """A module without parameters that runs an ONNX session."""
 
-        def forward(self, images_BCHW: torch.Tensor) -> torch.Tensor:
-            """Compute logits of images."""
+        def forward(self, inputs: torch.Tensor | Tokens) -> torch.Tensor:
+            """Compute logits of images or texts."""
+            device = inputs.ids.device if isinstance(inputs, Tokens) else inputs.device
             try:
-                (answers,) = session.run(
-                    [LOGITS], {PIXELS: images_BCHW.detach().float().cpu().numpy()}
-                )
+                (answers,) = session.run(None, to_arrays(inputs, names))
             except Exception as error:  # onnxruntime has an exception for each of its stages
                 raise BadFile(
                     f"{where} cannot answer: {_take_first_line(error)}; export it again"
                 ) from error
-            return torch.from_numpy(answers).to(images_BCHW.device)
+            return torch.from_numpy(answers).to(device)
 
     return OnnxModule()

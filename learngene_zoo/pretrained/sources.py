@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,7 @@ from learngene_zoo.storage import (
     EXPORTED,
     INDEX,
     MODULES,
+    POOLING,
     TOKENIZER_FILES,
     WEIGHTS,
     StateDict,
@@ -496,12 +497,13 @@ def _describe_text_model(
 ) -> _Description:
     from learngene_zoo.families import sentence_transformers
 
-    where = folder.name_of(CONFIG)
+    where, read = folder.name_of(CONFIG), cache(folder.text)
     spec = transformers_config.read_spec(config, where)
-    spec = sentence_transformers.read_pooling(spec, config, folder.text, where)
-    spec = transformers_config.read_pad(spec, config, folder.text)
+    spec = sentence_transformers.read_pooling(spec, config, read, where)
+    spec = transformers_config.read_pad(spec, config, read)
+    is_of_sentences = read(POOLING) is not None
     others = sentence_transformers.list_left_out_modules(
-        folder.text(MODULES), folder.name_of(MODULES)
+        read(MODULES) if is_of_sentences else None, folder.name_of(MODULES)
     )
     return _Description(
         spec=spec,
@@ -510,7 +512,7 @@ def _describe_text_model(
         },
         rename=partial(_rename_text_tensors, config, names, others),
         texts=lambda: transformers_config.set_right_side(
-            {name: text for name in TOKENIZER_FILES if (text := folder.text(name)) is not None}
+            {name: text for name in TOKENIZER_FILES if (text := read(name)) is not None}
         ),
     )
 

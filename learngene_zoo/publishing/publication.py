@@ -278,7 +278,8 @@ def _list_files(folder: Path, prefix: str, card: str, is_of_texts: bool) -> dict
     files: dict[str, Path | bytes] = {CONFIG: folder / CONFIG, WEIGHTS: folder / WEIGHTS}
     pooling = folder / POOLING
     entries = set(folder.iterdir())
-    if is_of_texts and pooling.is_file() and [*pooling.parent.iterdir()] == [pooling]:
+    is_pooling = pooling.is_file() and not pooling.parent.is_symlink()
+    if is_of_texts and is_pooling and [*pooling.parent.iterdir()] == [pooling]:
         entries = entries - {pooling.parent} | {pooling}
     for entry in sorted(entries):
         name = entry.relative_to(folder).as_posix()

@@ -15,7 +15,7 @@ from text_models_toy import BERT, GPT2, WORDS, write_tokenizer
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import Descendant, assemble, load_descendant
 from learngene_zoo.cli.main import main
-from learngene_zoo.errors import BadFile, WrongCall
+from learngene_zoo.errors import BadFile, Refused, WrongCall
 from learngene_zoo.families.bert.spec import BertSpec
 from learngene_zoo.families.forward import compute_pooled
 from learngene_zoo.families.text_format import TextFormat
@@ -136,8 +136,20 @@ def test_a_model_of_sentences_is_published_whole(tmp_path: Path) -> None:
     files = _list_files(folder, "small/", "", is_of_texts=True)
     assert {f"small/{MODULES}", f"small/{POOLING}", "small/config.json"} <= files.keys()
     (folder / "1_Pooling" / "notes.txt").write_text("x")
-    with pytest.raises(Exception, match="1_Pooling is not part of an artifact"):
+    with pytest.raises(Refused, match="1_Pooling is not part of an artifact"):
         _list_files(folder, "", "", is_of_texts=True)
+    (folder / "1_Pooling" / "notes.txt").unlink()
+    (folder / "1_Pooling").rename(tmp_path / "elsewhere")
+    (folder / "1_Pooling").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(Refused, match="1_Pooling is not part of an artifact"):
+        _list_files(folder, "", "", is_of_texts=True)
+
+
+def test_a_model_without_pooling_is_not_asked_for_its_modules(tmp_path: Path) -> None:
+    folder = write_encoder(tmp_path / "encoder", "Dense")
+    assert any("Dense" in line for line in open_ancestry(str(folder)).record.left_out)
+    (folder / POOLING).unlink()
+    assert not any("Dense" in line for line in open_ancestry(str(folder)).record.left_out)
 
 
 def test_no_member_has_the_name_of_the_folder_of_pooling(tmp_path: Path) -> None:

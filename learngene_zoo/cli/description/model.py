@@ -11,7 +11,9 @@ from learngene_zoo.cli.job import Row
 from learngene_zoo.cli.plan import format_front
 from learngene_zoo.errors import BadFile
 from learngene_zoo.families.family import Convention, count_cost
+from learngene_zoo.families.picture_format import InputFormat
 from learngene_zoo.families.spec import Spec
+from learngene_zoo.families.text_format import TextFormat
 from learngene_zoo.families.text_spec import TextSpec
 from learngene_zoo.method.sizes import AXES
 from learngene_zoo.settings import Json
@@ -72,20 +74,28 @@ def describe_exported(path: Path) -> Row:
     from learngene_zoo.pretrained.exported import open_exported
 
     model = open_exported(path)
-    images = model.input_format
     return {
         "model": str(path),
         "kind": "exported",
         "classes": model.classes,
         "class_names": list(model.class_names),
-        "image_size": images.image_size,
-        "channels": images.channels,
-        "mean": list(images.mean),
-        "std": list(images.std),
+        **_list_input_sizes(model.input_format),
         "megabytes": path.stat().st_size / 1e6,
         "method": model.provenance.get("method") or None,
         "task": model.task,
         "licence": model.provenance.get("licence"),
+    }
+
+
+def _list_input_sizes(form: InputFormat | TextFormat) -> Row:
+    """Return how images are presented to an exported file, or the maximal number of tokens."""
+    if isinstance(form, TextFormat):
+        return {"tokens": form.tokens}
+    return {
+        "image_size": form.image_size,
+        "channels": form.channels,
+        "mean": list(form.mean),
+        "std": list(form.std),
     }
 
 

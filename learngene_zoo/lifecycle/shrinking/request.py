@@ -172,35 +172,23 @@ def takes_texts(source: str, run: Run) -> bool:
     return isinstance(read_ancestry_spec(source, offline=run.offline), TextSpec)
 
 
-def choose_export(export: str, is_text: bool = False) -> ExportFormat:
+def choose_export(export: str) -> ExportFormat:
     """Return the format of the exported file; "auto" is ONNX if its packages are installed.
 
-    Models of texts are not exported. Raises `WrongCall` for an unknown format, and for a format of
-    such a model.
+    Raises `WrongCall` for an unknown format.
     """
     formats = get_args(ExportFormat)
     if export not in ("auto", *formats):
         raise refuse_unknown("format", export, ("auto", *formats))
-    if is_text and export not in ("auto", "none"):
-        raise WrongCall(
-            f"export is {export!r}, but models of texts are not exported; leave it out: "
-            "transformers opens the folder of the model"
-        )
     if export in formats:
         chosen: ExportFormat = export  # type: ignore[assignment]
         return chosen
-    return "none" if is_text or _list_missing_packages() else "onnx"
+    return "none" if _list_missing_packages() else "onnx"
 
 
-def print_note_on_export(export: str, is_text: bool = False) -> None:
+def print_note_on_export(export: str) -> None:
     """Print a note if the format "auto" writes no file, with the reason."""
-    if export != "auto":
-        return
-    if is_text:
-        print_note(
-            "no file is exported: the model is a folder that transformers opens", "texts exported"
-        )
-    elif missing := _list_missing_packages():
+    if export == "auto" and (missing := _list_missing_packages()):
         print_note(
             f"no ONNX file is written, because {missing[0]} is not installed: pip install "
             "'learngene-zoo[onnx]'",

@@ -52,7 +52,6 @@ from learngene_zoo.lifecycle.shrinking.request import (
     open_request,
     print_note_on_export,
     split_settings,
-    takes_texts,
 )
 from learngene_zoo.lifecycle.shrinking.table import (
     ShrinkTable,
@@ -107,8 +106,7 @@ def shrink(
         budget: bounds of the descendants.
         config: the other settings.
         image_size: in pixels. None: the pretrained model's default.
-        export: "onnx", "pt2" or "none"; "auto": ONNX if its packages are installed. Models of
-            texts are not exported.
+        export: "onnx", "pt2" or "none"; "auto": ONNX if its packages are installed.
         out: the folder of the model.
         run: how to compute. None: `Run()`, with progress in a notebook.
         force: replace existing content of `out` and of the files beside it.
@@ -128,16 +126,14 @@ def shrink(
     check_precision(run)
     bounds, config, tuning = split_settings(budget or Budget(), config or ShrinkConfig(), settings)
     check_start(out, run, force)
-    export_format = choose_export(export, takes_texts(model, run))
+    export_format = choose_export(export)
     is_resumed = run.resume and is_begun(locate_run(out))
     for path in list_outputs(out, export_format):
         check_file(path, force or is_resumed)
     request = open_request(
         model, task, images, bounds, config, tuning, image_size, export_format, run
     )
-    print_note_on_export(
-        export, is_text=request.images.is_text
-    )  # not before a call that is refused
+    print_note_on_export(export)  # not before a call that is refused
     from learngene_zoo.artifacts.descendant import load_descendant
 
     folder = locate_run(out)
