@@ -25,9 +25,10 @@ import torch
 from torch import nn
 
 from learngene_zoo.atomic import new_file
-from learngene_zoo.errors import Unavailable
+from learngene_zoo.errors import BadFile, Unavailable
+from learngene_zoo.families.picture_format import InputFormat
 from learngene_zoo.families.tensors import make_example_inputs
-from learngene_zoo.families.text_format import TextFormat, Tokens
+from learngene_zoo.families.text_format import TextFormat, Tokens, read_tokenizer
 from learngene_zoo.lifecycle.runtime_checks import (
     BATCHES,
     Runner,
@@ -48,13 +49,14 @@ from learngene_zoo.pretrained.exported import (
     to_arrays,
 )
 from learngene_zoo.pretrained.exported_inputs import (
-    describe_inputs,
+    TOKENIZER,
     list_input_names,
     split_inputs,
 )
 from learngene_zoo.runs.progress import report_activity
 from learngene_zoo.runs.run import open_device
 from learngene_zoo.settings import Json, to_json
+from learngene_zoo.tasks.texts.encoding import Encoder
 from learngene_zoo.training.evaluate import check_head
 
 if TYPE_CHECKING:
@@ -197,6 +199,37 @@ def collect_metadata(descendant: Descendant | TimmModel) -> dict[str, str]:
     }
     return {
         name: fact if isinstance(fact, str) else json.dumps(fact) for name, fact in facts.items()
+    }
+
+
+def describe_inputs(form: InputFormat | TextFormat, pairs: Json = None) -> dict[str, Json]:
+    """Return the metadata from which inputs are made, complete without defaults of a reader.
+
+    Args:
+        form: the input format of the model.
+        pairs: whether a model of texts was trained on pairs; None: unknown.
+    """
+    if isinstance(form, TextFormat):
+        try:
+            separator = Encoder.of(form).separator
+        except BadFile:  # the tokenizer cannot separate the texts of a pair
+            separator, pairs = None, False
+        facts: dict[str, Json] = {
+            "tokens": form.tokens,
+            "pad_token_id": form.pad,
+            "pairs": pairs,
+            "pair_separator_id": separator,
+        }
+        return {"preprocessing": facts, TOKENIZER: read_tokenizer(form.tokenizer)}
+    return {
+        "preprocessing": {
+            "input_size": [form.channels, form.image_size, form.image_size],
+            "interpolation": form.view.interpolation,
+            "crop_pct": form.view.crop_pct,
+            "crop_mode": form.view.crop_mode,
+            "mean": list(form.mean),
+            "std": list(form.std),
+        }
     }
 
 

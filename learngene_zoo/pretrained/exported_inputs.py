@@ -15,11 +15,10 @@ from learngene_zoo.families.picture_format import InputFormat
 from learngene_zoo.families.text_format import (
     TextFormat,
     Tokens,
-    read_tokenizer,
     register_tokenizer,
 )
 from learngene_zoo.families.timm_config import read_image_settings, read_normalisation, read_view
-from learngene_zoo.settings import Json, from_json
+from learngene_zoo.settings import from_json
 from learngene_zoo.storage import parse_json
 
 if TYPE_CHECKING:
@@ -46,43 +45,10 @@ def split_inputs(inputs: torch.Tensor | Tokens, names: Sequence[str]) -> dict[st
     return dict(zip(names, (inputs.ids, inputs.mask, types)))
 
 
-def describe_inputs(form: InputFormat | TextFormat, pairs: Json = None) -> dict[str, Json]:
-    """Return the metadata from which inputs are made, complete without defaults of a reader.
-
-    Args:
-        form: the input format of the model.
-        pairs: whether a model of texts was trained on pairs; None: unknown.
-    """
-    if isinstance(form, TextFormat):
-        from learngene_zoo.tasks.texts.encoding import Encoder
-
-        try:
-            separator = Encoder.of(form).separator
-        except BadFile:  # the tokenizer cannot separate the texts of a pair
-            separator, pairs = None, False
-        facts: dict[str, Json] = {
-            "tokens": form.tokens,
-            "pad_token_id": form.pad,
-            "pairs": pairs,
-            "pair_separator_id": separator,
-        }
-        return {"preprocessing": facts, TOKENIZER: read_tokenizer(form.tokenizer)}
-    return {
-        "preprocessing": {
-            "input_size": [form.channels, form.image_size, form.image_size],
-            "interpolation": form.view.interpolation,
-            "crop_pct": form.view.crop_pct,
-            "crop_mode": form.view.crop_mode,
-            "mean": list(form.mean),
-            "std": list(form.std),
-        }
-    }
-
-
 def read_input_format(facts: Mapping[str, str], where: str) -> InputFormat | TextFormat:
     """Return the input format that the metadata of a file state.
 
-    Raises `BadFile` for metadata that `describe_inputs` does not write.
+    Raises `BadFile` for metadata that `lgzoo export` does not write.
     """
     stated = read_preprocessing(facts)
     if stated is None:
@@ -116,9 +82,6 @@ def read_preprocessing(facts: Mapping[str, str]) -> dict[str, Any] | None:
 
 
 def _read_texts(stated: Mapping[str, Any], tokenizer: str, where: str) -> TextFormat:
-    from learngene_zoo.tasks.texts.encoding import load_tokenizer
-
-    load_tokenizer(tokenizer)
     values = {
         "tokens": stated["tokens"],
         "pad": stated["pad_token_id"],

@@ -217,6 +217,7 @@ HOT_OF_OURS = {
     "learngene_zoo.families.vit.modules",
     "learngene_zoo.lifecycle.comparison",
     "learngene_zoo.lifecycle.interface",
+    "learngene_zoo.lifecycle.runtime_checks",
     "learngene_zoo.lifecycle.runtimes",
     "learngene_zoo.lifecycle.recommendation",
     "learngene_zoo.lifecycle.shrinking.ranking",

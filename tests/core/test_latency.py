@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from learngene_zoo.lifecycle import latency, runtimes
+from learngene_zoo.lifecycle import latency, runtime_checks
 from learngene_zoo.runs.run import Run
 
 WARM_UP, REPEATS = 5, 30
@@ -81,7 +81,7 @@ def test_a_model_and_its_file_are_timed_in_turns_without_the_warm_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = Clock()
-    monkeypatch.setattr(runtimes, "time", clock)
+    monkeypatch.setattr(runtime_checks, "time", clock)
     model, runner = (clock.spend(slow_at_first(unit)) for unit in (1.0, 0.1))
-    latencies = runtimes._measure_latencies(Model(model), runner, torch.zeros(1, 3, 8, 8))
+    latencies = runtime_checks.measure_latencies(Model(model), runner, torch.zeros(1, 3, 8, 8))
     assert latencies == pytest.approx((15.5, 1.55))
