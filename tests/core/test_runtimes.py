@@ -193,6 +193,17 @@ def test_int8_is_measured_before_it_is_written(tmp_path: Path) -> None:
     assert sorted(file.name for file in tmp_path.iterdir()) == ["model.onnx", "whole.onnx"]
 
 
+def test_features_in_int8_are_compared_by_their_cosine(tmp_path: Path) -> None:
+    headless = model(SPEC.with_(classes=0, width=64, image_size=32))
+    path = tmp_path / "model.onnx"
+    with pytest.raises(WrongCall, match=r"has no classes, .* give images, .*: --task REF"):
+        lifecycle.export(headless, path, dtype="int8", run=RUN)
+    exported = lifecycle.export(headless, path, dtype="int8", task="digits", run=RUN)
+    assert (exported.task, exported.metric, exported.model_value) == ("digits", "cosine", 1.0)
+    assert exported.value is not None
+    assert 0.99 < exported.value < 1
+
+
 def test_a_file_that_differs_from_its_module_is_not_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
