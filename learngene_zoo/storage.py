@@ -43,6 +43,8 @@ TOKENIZER_FILES = (
 )
 # The files of sentence-transformers, beside those of a model of sentences.
 MODULES, POOLING = "modules.json", "1_Pooling/config.json"
+SENTENCE_CONFIG = "sentence_bert_config.json"
+SENTENCE_FILES = (MODULES, POOLING, SENTENCE_CONFIG)
 MAX_SHARDS = 1_000
 MAX_HEADER_BYTES = 100_000_000  # as the safetensors package
 _SHARD = re.compile(r"[A-Za-z0-9][\w.-]*\.safetensors")

@@ -159,7 +159,7 @@ def find(reference: str | Path, *, offline: bool = False) -> Path:
         return path
     if path.is_file():
         use = (
-            "; an exported file works with lgzoo evaluate and predict"
+            "; an exported file works with lgzoo evaluate (without --probe) and predict"
             if path.suffix in EXPORTED
             else ""
         )

@@ -45,7 +45,7 @@ def export(
     if dtype != "int8" and task is not None:
         raise WrongCall("--task applies only to --dtype int8; leave it out")
     exported = lifecycle.export(
-        find_any_model(model, "finetuned", "descendant", offline=job.run.offline),
+        _find_exportable(model, job.run.offline),
         out,
         dtype=dtype,
         task=task,
@@ -70,6 +70,15 @@ def export(
     if exported.latency is not None:
         facts |= {"latency": exported.latency, "model_latency": exported.model_latency}
     print_row({**facts, "path": str(out)}, job.as_json)
+
+
+def _find_exportable(named: str | None, offline: bool) -> str | Path:
+    """Return the model: a folder of ours, or a pretrained model as it is named."""
+    from learngene_zoo.cli.description.model import is_pretrained
+
+    if named and is_pretrained(named):
+        return named
+    return find_any_model(named, "finetuned", "descendant", offline=offline)
 
 
 command = SettingsCommand(
@@ -105,9 +114,9 @@ command = SettingsCommand(
         click.Option(
             ["--task"],
             shell_complete=complete_tasks,
-            help="Task for evaluating int8 (default: the task of the catalogue that the model was "
-            "trained for). For a model without classes: images or texts, also without labels, on "
-            "which its features are compared.",
+            help="Task for evaluating int8 (default: the task that the model was trained for). For "
+            "a model without classes: images or texts, also without labels, on which its features "
+            "are compared.",
         ),
         click.Option(
             ["--max-drop"],

@@ -15,7 +15,7 @@ from typing import Any
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.settings import Json, from_json, to_json
-from learngene_zoo.storage import MODULES, POOLING, parse_json
+from learngene_zoo.storage import MODULES, POOLING, SENTENCE_CONFIG, parse_json
 
 _PACKAGE = "sentence_transformers.models"
 # The modes of pooling that are read, with their names here and their keys in `POOLING`.
@@ -40,7 +40,8 @@ def read_pooling(
         spec: the model by its config.json.
         config: the content of that file; our record in it names the pooling.
         read: returns the text of a file beside it; None if there is none of that name. Without our
-            record, `POOLING` names the pooling, and `MODULES` a scaling to unit length.
+            record, `POOLING` names the pooling, `MODULES` a scaling to unit length, and
+            `SENTENCE_CONFIG` the largest number of tokens.
         where: the file, for messages.
 
     Raises:
@@ -51,7 +52,8 @@ def read_pooling(
     if "pool" not in fields:  # the models of the family have one pooling
         return spec
     if isinstance(ours, dict) and isinstance(ours.get("spec"), dict):
-        stated = {key: ours["spec"][key] for key in ("pool", "normalize") if key in ours["spec"]}
+        kept = ("pool", "normalize", "max_tokens")
+        stated = {key: ours["spec"][key] for key in kept if key in ours["spec"]}
     else:
         pooling = read(POOLING)
         if pooling is None:
@@ -60,6 +62,9 @@ def read_pooling(
         stated = {
             "pool": _read_pool(pooling, where.replace("config.json", POOLING)),
             "normalize": "Normalize" in modules,
+            "max_tokens": _read_max_tokens(
+                read(SENTENCE_CONFIG), spec, where.replace("config.json", SENTENCE_CONFIG)
+            ),
         }
     return from_json(type(spec), {**to_json(spec), **stated}, where)
 
@@ -78,7 +83,8 @@ def list_left_out_modules(text: str | None, where: str) -> tuple[str, ...]:
 
 
 def write_sentence_files(spec: Spec) -> dict[str, str]:
-    """Return the texts of `MODULES` and `POOLING` by name; {} for other models than of sentences.
+    """Return the texts of `MODULES`, `POOLING` and, if the length of texts is limited,
+    `SENTENCE_CONFIG` by name; {} for other models than of sentences.
 
     Those have classes, or the features of a pooler, which sentence-transformers does not have.
     """
@@ -98,18 +104,15 @@ def write_sentence_files(spec: Spec) -> dict[str, str]:
         "word_embedding_dimension": spec.width,
         **{key: name == mode for name, key in _MODE_KEYS.items()},
     }
-    files = {MODULES: listed, POOLING: pooling}
+    files: dict[str, Any] = {MODULES: listed, POOLING: pooling}
+    if values.max_tokens is not None:
+        files[SENTENCE_CONFIG] = {"max_seq_length": values.max_tokens, "do_lower_case": False}
     return {name: json.dumps(content, indent=2) + "\n" for name, content in files.items()}
 
 
 def _read_pool(pooling: str, where: str) -> str:
     """Return our name of the pooling in a file of sentence-transformers; its default is "mean"."""
-    try:
-        keys = parse_json(pooling.encode())
-    except ValueError as error:
-        raise BadFile(f"{where} is not valid JSON: {error}") from error
-    if not isinstance(keys, dict):
-        raise BadFile(f"{where} is not a JSON object")
+    keys = _parse_object(pooling, where)
     older = [mode for mode, key in _MODE_KEYS.items() if keys.get(key)]
     stated = keys.get("pooling_mode", older or "mean")
     modes = stated if isinstance(stated, list) else [stated]
@@ -119,6 +122,26 @@ def _read_pool(pooling: str, where: str) -> str:
             f" {' and '.join(_POOLS)}: remove the file to use the pooler"
         )
     return _POOLS[modes[0]]
+
+
+def _read_max_tokens(text: str | None, spec: Any, where: str) -> int | None:
+    """Return the largest number of tokens that `SENTENCE_CONFIG` states, if it is a limit."""
+    most = None if text is None else _parse_object(text, where).get("max_seq_length")
+    if most is None:
+        return None
+    if type(most) is not int or most < 1:
+        raise BadFile(f"{where}: max_seq_length is {most!r:.40}; expected a positive number")
+    return most if most < spec.positions else None
+
+
+def _parse_object(text: str, where: str) -> dict[str, Any]:
+    try:
+        keys = parse_json(text.encode())
+    except ValueError as error:
+        raise BadFile(f"{where} is not valid JSON: {error}") from error
+    if not isinstance(keys, dict):
+        raise BadFile(f"{where} is not a JSON object")
+    return keys
 
 
 def _list_modules(text: str | None, where: str) -> list[str]:

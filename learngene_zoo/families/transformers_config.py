@@ -243,7 +243,7 @@ def read_text_format(spec: TextSpec, files: Mapping[str, str]) -> TextFormat:
     if TOKENIZER not in files:
         raise WrongCall(f"this model of texts has no {TOKENIZER}; copy that of its ancestry model")
     settings = _parse(files.get(TOKENIZER_CONFIG, "{}"), TOKENIZER_CONFIG)
-    return make_text_format(files[TOKENIZER], spec.positions, settings, spec.pad_token)
+    return make_text_format(files[TOKENIZER], spec.tokens, settings, spec.pad_token)
 
 
 def fingerprint_tokenizer(files: Mapping[str, str]) -> str | None:

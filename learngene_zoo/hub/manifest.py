@@ -15,7 +15,14 @@ from typing import Annotated
 
 from learngene_zoo.errors import BadFile, Unavailable, WrongCall
 from learngene_zoo.settings import Bounds, Json, check_bounds, from_json, to_json
-from learngene_zoo.storage import CONFIG, MODULES, POOLING, TOKENIZER_FILES, WEIGHTS, read_json
+from learngene_zoo.storage import (
+    CONFIG,
+    POOLING,
+    SENTENCE_FILES,
+    TOKENIZER_FILES,
+    WEIGHTS,
+    read_json,
+)
 
 MANIFEST = "manifest.json"
 FORMAT = 1
@@ -140,7 +147,7 @@ def describe_fault(path: str) -> str:
             return f"the name has {len(part):,} characters; at most {MAX_LETTERS} are allowed"
         if not _NAME.fullmatch(part) or part.endswith(".") or _DEVICES.fullmatch(part):
             return "expected a name of letters, digits, '.', '_' and '-', in one folder at most"
-    if name not in (CONFIG, WEIGHTS, README, MODULES, POOLING, *TOKENIZER_FILES) and not (
+    if name not in (CONFIG, WEIGHTS, README, *SENTENCE_FILES, *TOKENIZER_FILES) and not (
         name.endswith(EXTRAS) and name not in EXTRAS
     ):
         return f"expected {CONFIG}, {WEIGHTS}, {README} or a file that ends in {', '.join(EXTRAS)}"

@@ -16,10 +16,11 @@ from learngene_zoo.artifacts.records import (
     parse_task,
 )
 from learngene_zoo.atomic import check_file
-from learngene_zoo.errors import WrongCall
+from learngene_zoo.errors import BadFile, WrongCall, ZooError
 from learngene_zoo.families.picture_spec import require_pictures
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.families.text_format import TextFormat
+from learngene_zoo.families.text_spec import TextSpec
 from learngene_zoo.lifecycle.opening import (
     make_run,
     open_answering,
@@ -187,7 +188,7 @@ def export(
     `lifecycle/runtimes.py` describes the content and the checks.
 
     Args:
-        model: a model or a reference to one.
+        model: a model or a reference to one; also a pretrained model of texts, as for `extract`.
         out: the file; its suffix chooses the format (`.onnx`, `.pt2`).
         dtype: of the weights; "int8" is for ONNX only.
         task: the data for measuring an int8 file; default: as for `evaluate`. For a model without
@@ -210,7 +211,7 @@ def export(
     check_file(Path(out), force)
     from learngene_zoo.lifecycle.runtimes import export_descendant
 
-    descendant = open_model(model, offline=run.offline)
+    descendant = _open_exportable(model, run)
     data = _open_measured(descendant, task, run) if dtype == "int8" else None
     settings: dict[str, Any] = {"dtype": dtype, "task": data, "max_drop": max_drop, "timed": timed}
     warn_of_random_head(descendant)
@@ -220,6 +221,26 @@ def export(
             origin = find_origin(descendant.task)
         remember_file(Path(out), {descendant.task: origin} if origin else {})
     return exported
+
+
+def _open_exportable(model: str | Path | Descendant | TimmModel, run: Run) -> Any:
+    """Open any model, or a pretrained model of texts in transformers' layout.
+
+    Raises as `open_model` does.
+    """
+    from learngene_zoo.lifecycle.analyse import assemble_ancestry
+    from learngene_zoo.pretrained.ancestry import open_ancestry, read_ancestry_spec
+
+    try:
+        return open_model(model, offline=run.offline)
+    except (BadFile, WrongCall):
+        try:
+            is_text = isinstance(read_ancestry_spec(str(model), offline=run.offline), TextSpec)
+        except ZooError:
+            is_text = False
+        if not is_text:
+            raise
+    return assemble_ancestry(open_ancestry(str(model), offline=run.offline), run.seed)
 
 
 def _open_measured(model: Descendant | TimmModel, task: str | None, run: Run) -> Task:

@@ -39,7 +39,7 @@ from learngene_zoo.hub.manifest import (
 )
 from learngene_zoo.ownership import MARKER
 from learngene_zoo.settings import Json, to_json
-from learngene_zoo.storage import CONFIG, MODULES, POOLING, TOKENIZER_FILES, WEIGHTS
+from learngene_zoo.storage import CONFIG, POOLING, SENTENCE_FILES, TOKENIZER_FILES, WEIGHTS
 
 if TYPE_CHECKING:
     from learngene_zoo.artifacts.descendant import Descendant
@@ -285,7 +285,7 @@ def _list_files(folder: Path, prefix: str, card: str, is_of_texts: bool) -> dict
         name = entry.relative_to(folder).as_posix()
         if name in (README, MANIFEST, REPORT, MARKER, *files):
             continue
-        is_of_model = is_of_texts and name in (*TOKENIZER_FILES, MODULES, POOLING)
+        is_of_model = is_of_texts and name in (*TOKENIZER_FILES, *SENTENCE_FILES)
         is_extra = entry.suffix in EXTRAS or is_of_model
         if not is_extra or entry.is_symlink() or not entry.is_file():
             raise Refused(

@@ -414,7 +414,7 @@ def guide(
     """
     own_format = teacher.input_format
     if isinstance(own_format, TextFormat) or isinstance(images, TextFormat):
-        check_tokenizers(own_format, images)
+        check_tokenizers(teacher, images)
         return Teacher(teacher.model().to(open_device(run)))
     model = teacher.model().to(open_device(run))
     if own_format.channels != images.channels or (
@@ -438,20 +438,24 @@ def guide(
 
 
 def check_tokenizers(teacher: Any, student: Any) -> None:
-    """Raise `WrongCall` unless a teacher takes the texts in the student's format."""
-    if not (isinstance(teacher, TextFormat) and isinstance(student, TextFormat)):
-        takes = ("texts", "images") if isinstance(teacher, TextFormat) else ("images", "texts")
+    """Raise `WrongCall` unless a model, as a teacher, takes the texts in the student's format.
+
+    A model of sentences that truncates texts before its last position takes longer ones too.
+    """
+    own_format = teacher.input_format
+    if not (isinstance(own_format, TextFormat) and isinstance(student, TextFormat)):
+        takes = ("texts", "images") if isinstance(own_format, TextFormat) else ("images", "texts")
         raise WrongCall(
             f"the teacher takes {takes[0]} and the student {takes[1]}; choose another teacher"
         )
-    if teacher.tokenizer != student.tokenizer or teacher.pad != student.pad:
+    if own_format.tokenizer != student.tokenizer or own_format.pad != student.pad:
         raise WrongCall(
             "the teacher has another tokenizer than the student; choose another teacher"
         )
-    if teacher.tokens < student.tokens:
+    if teacher.spec.positions < student.tokens:
         raise WrongCall(
-            f"the teacher takes {teacher.tokens} tokens and the student {student.tokens}; choose"
-            " another teacher"
+            f"the teacher takes {teacher.spec.positions} tokens and the student {student.tokens};"
+            " choose another teacher"
         )
 
 

@@ -99,9 +99,8 @@ def check_head(
             f" {each[task.dense]}; {train}"
         )
     if model.classes != task.classes:
-        raise WrongCall(
-            f"{which} has {model.classes} classes and {task.name} has {task.classes}; {train}"
-        )
+        count = f"{model.classes} classes" if model.classes else "no classes, but returns features,"
+        raise WrongCall(f"{which} has {count} and {task.name} has {task.classes}; {train}")
     if any_order and find_class_order(model, task) is not None:
         return
     for number, (own_name, theirs) in enumerate(zip(model.class_names, task.class_names)):

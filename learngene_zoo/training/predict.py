@@ -27,6 +27,14 @@ from learngene_zoo.tasks.transforms import fit_images, normalise_images
 from learngene_zoo.training.evaluate import use_evaluation_mode
 
 
+@dataclass(frozen=True)
+class UnreadableText:
+    """A text that cannot be read: its file or line, "" if it has none, and why."""
+
+    name: str
+    reason: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
     """The most probable classes of an image in descending order, or why it cannot be read."""
@@ -39,7 +47,7 @@ class Prediction:
 
 def predict(
     model: Descendant | TimmModel | ExportedModel,
-    images: Iterable[str | Path | tuple[str, str] | Image],
+    images: Iterable[str | Path | tuple[str, str] | Image | UnreadableText],
     run: Run,
     *,
     top: int = 5,
@@ -52,7 +60,7 @@ def predict(
     Args:
         model: the model.
         images: paths of the images, or images of Pillow; for a model of texts the texts, or pairs
-            of texts.
+            of texts. An `UnreadableText` has its reason as the error.
         run: the run, for its device and precision.
         top: how many classes to return for each image.
         batch_size: images per forward pass.
@@ -67,10 +75,10 @@ def predict(
             raise WrongCall(f"{name} is {count}; expected at least 1")
     if model.dense or not model.classes:
         has = "gives every pixel a class" if model.dense else "has no classes"
-        raise WrongCall(
-            f"the model {has}; a prediction needs one class for each input: train such a head with "
-            "lgzoo finetune"
-        )
+        remedy = "train such a head with lgzoo finetune"
+        if isinstance(model, ExportedModel):
+            remedy = "export a classifier, or compute its outputs with onnxruntime (docs/export.md)"
+        raise WrongCall(f"the model {has}; a prediction needs one class for each input: {remedy}")
     device, module = open_device(run), model.model()
     module.to(device)
     read, collate = _choose_reader(model.input_format, model.provenance.get("pairs"))
@@ -109,7 +117,9 @@ def _choose_reader(
             print_note(note, "truncation")
         return encoder(texts, [_name(text) for text in texts])
 
-    def read(text: str | tuple[str, str]) -> str | tuple[str, str] | BadData:
+    def read(text: str | tuple[str, str] | UnreadableText) -> str | tuple[str, str] | BadData:
+        if isinstance(text, UnreadableText):
+            return BadData(text.reason)
         parts = text if isinstance(text, tuple) else (text,)
         if not all(map(str.strip, parts)):
             return BadData("an empty text; write a text")
@@ -133,8 +143,10 @@ def _check_pair(text: str | tuple[str, str], pairs: bool) -> None:
         )
 
 
-def _name(image: str | Path | tuple[str, str] | Image) -> str:
+def _name(image: str | Path | tuple[str, str] | Image | UnreadableText) -> str:
     """Return the path of an image, or the text; a tab separates the texts of a pair."""
+    if isinstance(image, UnreadableText):
+        return image.name
     if isinstance(image, Image):
         return str(getattr(image, "filename", "")) or "an image"
     return "\t".join(image) if isinstance(image, tuple) else str(image)

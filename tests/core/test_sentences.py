@@ -22,7 +22,7 @@ from learngene_zoo.families.text_format import TextFormat
 from learngene_zoo.method.sizes import Target
 from learngene_zoo.pretrained.ancestry import open_ancestry
 from learngene_zoo.publishing.publication import _list_files, _open_members
-from learngene_zoo.storage import MODULES, POOLING
+from learngene_zoo.storage import MODULES, POOLING, SENTENCE_CONFIG
 from learngene_zoo.tasks.texts.encoding import Encoder
 
 transformers = pytest.importorskip("transformers")
@@ -103,6 +103,23 @@ def test_other_models_have_no_modules(tmp_path: Path) -> None:
         assert not (folder / MODULES).exists()
         assert not (folder / POOLING).exists()
         assert "SentenceTransformer(" not in (folder / "README.md").read_text()
+
+
+def test_texts_are_truncated_as_by_the_ancestry_model(tmp_path: Path) -> None:
+    encoder = write_encoder(tmp_path / "encoder")
+    (encoder / SENTENCE_CONFIG).write_text('{"max_seq_length": 5, "do_lower_case": false}')
+    small = load_descendant(expand(encoder, tmp_path))
+    assert small.input_format.tokens == 5
+    stated = json.loads((tmp_path / "small" / SENTENCE_CONFIG).read_text())
+    assert stated["max_seq_length"] == 5
+    head = small.for_task("a task", ("no", "yes"), seed=0)
+    assert head.input_format.tokens == BERT.positions  # as in transformers
+    (encoder / SENTENCE_CONFIG).write_text('{"max_seq_length": 512}')  # more than positions
+    assert open_ancestry(str(encoder)).input_format.tokens == BERT.positions
+    for text, message in (("[]", "is not a JSON object"), ('{"max_seq_length": "5"}', "positive")):
+        (encoder / SENTENCE_CONFIG).write_text(text)
+        with pytest.raises(BadFile, match=rf"{SENTENCE_CONFIG}.* {message}"):
+            open_ancestry(str(encoder))
 
 
 def test_other_modules_are_left_out_and_named(tmp_path: Path) -> None:

@@ -203,7 +203,7 @@ def test_texts_that_are_too_long_are_counted(learngene: Path) -> None:
     form = lifecycle.expand(learngene, layers=1, run=Run(threads=1)).input_format
     assert describe_truncation(["a cat", "a dog"], form) == ""
     note = describe_truncation(["a cat", "a " * 20], form)
-    assert note.startswith("1 of the first 2 texts have more than 12 tokens")
+    assert note.startswith("1 of the first 2 texts has more than 12 tokens")
 
 
 def test_a_teacher_of_texts_has_the_tokenizer_of_its_student(learngene: Path) -> None:

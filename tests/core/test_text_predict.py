@@ -83,7 +83,6 @@ def test_a_text_with_too_many_tokens_is_noted() -> None:
 @pytest.mark.parametrize(
     ("words", "stdin", "said"),
     [
-        (["-"], b"a cat\ncaf\xe9 latin\n", "error: line 2 of stdin is not text in UTF-8 (byte 3)"),
         (["-"], b"a\0 \0c\0", "error: stdin is not text; - expects texts in UTF-8, one per line"),
         (["--text", "caf\udce9"], b"", "error: --text is not text in UTF-8 (byte 3)"),
     ],
@@ -92,6 +91,23 @@ def test_texts_in_another_encoding_are_refused(words: list[str], stdin: bytes, s
     result = call("predict", "model", *words, stdin=stdin)
     assert (len(errors_of(result)), result.stdout) == (1, "")
     assert errors_of(result)[0].startswith(said)
+
+
+def test_a_text_that_cannot_be_read_does_not_stop_the_others(tmp_path: Path) -> None:
+    for name, content in (("a", b"a cat"), ("b", b" "), ("c", b"caf\xe9"), ("d", b"a dog")):
+        (tmp_path / f"{name}.txt").write_bytes(content)
+    rows = predict(str(tmp_path))
+    assert [row["text"] for row in rows if "error" not in row] == ["a cat", "a dog"]
+    (empty, latin) = (row["error"] for row in rows if "error" in row)
+    assert empty == f"{tmp_path / 'b.txt'} is empty; write a text"
+    assert latin.startswith(f"{tmp_path / 'c.txt'} is not text in UTF-8 (byte 3)")
+    result = call("predict", "model", "-", stdin=b"a cat\ncaf\xe9 latin\n\na dog\n")
+    errors = errors_of(result)
+    assert len(result.stdout.splitlines()) == len(errors) == 2
+    assert errors[0].startswith("error: line 2 of stdin is not text in UTF-8 (byte 3)")
+    assert errors[1] == "error: line 3 of stdin is empty; write a text"
+    assert "2 of 4 texts could not be read" in result.stderr
+    assert result.exit_code == 1
 
 
 @pytest.mark.parametrize("word", ["the cat sees", "photo.png"])

@@ -35,6 +35,7 @@ from learngene_zoo.lifecycle.runtimes import (
 )
 from learngene_zoo.pretrained.exported import open_exported
 from learngene_zoo.runs.run import Run
+from learngene_zoo.storage import POOLING
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("transformers")
@@ -304,3 +305,22 @@ def test_files_that_are_not_exports_are_refused_in_one_line(
         )
     )
     assert "contradicts itself: 2 labels for 3 classes" in change(labels='["a", "b"]')
+
+
+def test_a_pretrained_model_of_texts_is_exported_as_it_is(tmp_path: Path) -> None:
+    folder, out = tmp_path / "theirs", tmp_path / "model.onnx"
+    model = make_model("bert, mean", tmp_path / "model").model()
+    model.base_model.save_pretrained(folder)
+    write_tokenizer(folder)
+    (folder / POOLING).parent.mkdir()
+    (folder / POOLING).write_text('{"pooling_mode_mean_tokens": true}')
+    result = CliRunner().invoke(main, ["export", str(folder), "-o", str(out)])
+    assert result.exit_code == 0, result.stderr
+    texts = draw_texts(SPECS["bert, mean"], 3, 9, typed=True)
+    with torch.no_grad():
+        expected = compute_logits(model, texts)
+    torch.testing.assert_close(open_runner(out)(texts), expected, rtol=0, atol=1e-5)
+    (folder / "model.safetensors").write_bytes(b"0")
+    result = CliRunner().invoke(main, ["export", str(folder), "-o", str(tmp_path / "b.onnx")])
+    assert result.exit_code == 1
+    assert result.stderr.count("\n") == 1

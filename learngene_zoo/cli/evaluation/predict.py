@@ -24,7 +24,7 @@ from learngene_zoo.storage import CONFIG
 from learngene_zoo.text import count_noun, escape_controls, quote_word
 
 if TYPE_CHECKING:
-    from learngene_zoo.training.predict import Prediction
+    from learngene_zoo.training.predict import Prediction, UnreadableText
 from learngene_zoo.cli.evaluation.evaluate import find_evaluated_model
 from learngene_zoo.cli.sections import SettingsCommand
 
@@ -169,16 +169,18 @@ def _iterate_paths(images: Sequence[str], job: Job) -> Iterator[str]:
 
 def _iterate_texts(
     texts: Sequence[str], words: Sequence[str], has_pairs: bool
-) -> Iterator[str | tuple[str, str]]:
+) -> Iterator[str | tuple[str, str] | UnreadableText]:
     """Yield texts: those given, the contents of files, for `-` the lines of stdin.
 
     Of a pair a tab separates the two texts, unless the model has no pairs.
     """
     for text in _iterate_single_texts(texts, words):
-        yield _split_pair(text) if has_pairs else text
+        yield _split_pair(text) if has_pairs and isinstance(text, str) else text
 
 
-def _iterate_single_texts(texts: Sequence[str], words: Sequence[str]) -> Iterator[str]:
+def _iterate_single_texts(
+    texts: Sequence[str], words: Sequence[str]
+) -> Iterator[str | UnreadableText]:
     """Yield texts as `_iterate_texts` does; pairs are not divided."""
     from learngene_zoo.tasks.texts.rows import decode_text
 
@@ -192,8 +194,19 @@ def _iterate_single_texts(texts: Sequence[str], words: Sequence[str]) -> Iterato
         if word == "-":
             yield from _read_texts()
         else:
-            for path in _list_text_files(word):
-                yield decode_text(path.read_bytes(), str(path)).strip()
+            yield from map(_read_text_file, _list_text_files(word))
+
+
+def _read_text_file(path: Path) -> str | UnreadableText:
+    from learngene_zoo.tasks.texts.rows import decode_text
+    from learngene_zoo.training.predict import UnreadableText
+
+    try:
+        text = decode_text(path.read_bytes(), str(path)).strip()
+    except (BadData, OSError) as error:
+        reason = str(error) if isinstance(error, BadData) else f"{path}: {error.strerror}"
+        return UnreadableText(str(path), reason)
+    return text or UnreadableText(str(path), f"{path} is empty; write a text")
 
 
 def _list_text_files(word: str) -> list[Path]:
@@ -237,25 +250,30 @@ def _is_complete(text: str) -> bool:
     return all(map(str.strip, pair if isinstance(pair, tuple) else (pair,)))
 
 
-def _read_texts() -> Iterator[str]:
+def _read_texts() -> Iterator[str | UnreadableText]:
     """Yield the lines, but blank ones at the end.
 
-    The prediction of a blank line is an error, so that every line has an answer. Raises `BadData`
-    at the first that is not in UTF-8.
+    The prediction of a line that is blank or not in UTF-8 is an error, so that every line has an
+    answer.
     """
     from learngene_zoo.tasks.texts.rows import decode_text
+    from learngene_zoo.training.predict import UnreadableText
 
-    blank = 0  # lines since the last text
+    blank: list[UnreadableText] = []  # lines since the last text
     # As bytes, so that the encoding of the terminal has no effect, as with files.
     for number, line in enumerate(sys.stdin.buffer, start=1):
-        text = decode_text(line, f"line {number} of stdin").rstrip("\r\n")
-        if "\0" in text:
+        where = f"line {number} of stdin"
+        if b"\0" in line:
             raise WrongCall("stdin is not text; - expects texts in UTF-8, one per line")
-        if not text.strip():
-            blank += 1
+        try:
+            text: str | UnreadableText = decode_text(line, where).rstrip("\r\n")
+        except BadData as error:
+            text = UnreadableText("", str(error))
+        if isinstance(text, str) and not text.strip():
+            blank.append(UnreadableText("", f"{where} is empty; write a text"))
             continue
-        yield from [""] * blank
-        blank = 0
+        yield from blank
+        blank.clear()
         yield text
 
 
@@ -291,8 +309,8 @@ command = SettingsCommand(
     "MODEL is a folder, organisation/name@revision on the Hub, the name of a timm classifier, or "
     "an ONNX file written by lgzoo export (default, if the first argument is an image or a folder "
     "of images: ./finetuned). IMAGES are files, folders (searched with their subfolders, links "
-    "followed), or - for paths from stdin, one per line. An image that cannot be read is reported "
-    "on stderr; the other images are still classified, and the exit code is 1. For a model of "
+    "followed), or - for paths from stdin, one per line. An image or a text that cannot be read is "
+    "reported on stderr; the others are still classified, and the exit code is 1. For a model of "
     "texts give --text, .txt files, or - for texts from stdin, one per line; a tab separates the "
     "two texts of a pair.",
     epilog="\b\nExamples:\n"

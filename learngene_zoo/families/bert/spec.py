@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from learngene_zoo.families.spec import check_between
-from learngene_zoo.families.text_spec import TextActivation, TextSpec
+from learngene_zoo.families.text_spec import TEXT_LIMITS, TextActivation, TextSpec
 
 # The features of a text: the mean of its tokens, the first token, or the latter after the pooler's
 # linear layer and tanh.
@@ -30,6 +30,8 @@ class BertSpec(TextSpec):
             in transformers.
         normalize: sentence-transformers scales the features to unit length. It is kept for the
             files of sentence-transformers only: our features are not scaled.
+        max_tokens: sentence-transformers truncates texts to this many tokens, which holds for the
+            features of a model without a head. None: `positions`.
     """
 
     family: Literal["bert"] = "bert"
@@ -38,8 +40,18 @@ class BertSpec(TextSpec):
     segments_of_text: int = 2
     pool: TextPool = "pooler"
     normalize: bool = False
+    max_tokens: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_between("norm_eps", self.norm_eps, 1e-12, 0.1)
         check_between("segments_of_text", self.segments_of_text, 1, MAX_SEGMENTS)
+        if self.max_tokens is not None:
+            check_between("max_tokens", self.max_tokens, 1, TEXT_LIMITS["positions"])
+
+    @property
+    def tokens(self) -> int:
+        """The number of tokens in every block, for a text of the largest length."""
+        if self.max_tokens is None or self.classes:
+            return self.positions
+        return min(self.max_tokens, self.positions)

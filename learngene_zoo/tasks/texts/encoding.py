@@ -172,9 +172,10 @@ def describe_truncation(texts: Sequence[Text], form: TextFormat) -> str:
             f"the text has {lengths[0]} tokens, and the model takes at most {form.tokens}; its end "
             "is left out"
         )
+    has, end = ("has", "its end is") if count == 1 else ("have", "their ends are")
     return (
-        f"{count} of the first {len(lengths)} texts have more than {form.tokens} tokens, which is "
-        "the most that the model takes; their ends are left out"
+        f"{count} of the first {len(lengths)} texts {has} more than {form.tokens} tokens, which is "
+        f"the most that the model takes; {end} left out"
     )
 
 

@@ -138,7 +138,7 @@ def build_objective(
         if table.is_head(name) or table.is_final_norm(name):
             parameter.requires_grad_(False)
     if isinstance(start.spec, TextSpec):
-        check_tokenizers(ancestry.input_format, start.input_format)
+        check_tokenizers(ancestry, start.input_format)
     objective = Recovery(
         model,
         Teacher(ancestry.model().to(device), matched),
