@@ -212,8 +212,8 @@ command = SettingsCommand(
         click.Option(
             ["--task"],
             shell_complete=complete_tasks,
-            help="Task to evaluate on (default: the task of the catalogue that the model was "
-            "trained for; else digits, if its ancestry model is the bundled one).",
+            help="Task to evaluate on (default: the task that the model was trained for; else "
+            "digits, if its ancestry model is the bundled one).",
         ),
         make_choice_option("--split", SPLITS, "test", "Split of the task."),
         make_choice_option(
