@@ -76,7 +76,7 @@ def _find_exportable(named: str | None, offline: bool) -> str | Path:
     """Return the model: a folder of ours, or a pretrained model as it is named."""
     from learngene_zoo.cli.description.model import is_pretrained
 
-    if named and is_pretrained(named):
+    if named and Path(named).is_dir() and is_pretrained(named):
         return named
     return find_any_model(named, "finetuned", "descendant", offline=offline)
 
