@@ -73,7 +73,7 @@ def export(
 
 
 def _find_exportable(named: str | None, offline: bool) -> str | Path:
-    """Return the model: a folder of ours, or a pretrained model as it is named."""
+    """Return the model: a folder of ours or of a pretrained model, or the name of a classifier."""
     from learngene_zoo.cli.description.model import is_pretrained
 
     if named and Path(named).is_dir() and is_pretrained(named):
