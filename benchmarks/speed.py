@@ -26,6 +26,7 @@ CASES = {
     "build_descendant": "How long does a descendant of DeiT-B's size take to build?",
     "cli_latency": "How long do the commands take that people wait for?",
     "closed_form_cost": "What do extraction and expansion by closed_form take?",
+    "evaluation_batch": "In batches of which size is evaluation fastest on a processor?",
     "export_latency": "How fast do exported files predict, compared with timm's module?",
     "export_texts": "How fast do exported models of texts compute, next to transformers' module?",
     "hub_transfer": "What do publishing and fetching a family of 100 files take?",

@@ -230,7 +230,7 @@ def evaluate_each(
     metric, counted = choose_metric(task), MeanIoU(task.classes) if task.dense else Answers()
     device = open_device(run)
     join(run.device_name)
-    size = batch_size or choose_batch_size(metric, input_format)
+    size = batch_size or choose_batch_size(metric, input_format, device.type)
     loader = Loader(
         task,
         split,

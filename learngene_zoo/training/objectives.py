@@ -44,6 +44,10 @@ if TYPE_CHECKING:
 CLASS_LOSS = "cross_entropy"
 NUM_RESAMPLES = 1000
 MAX_LOGITS = 2**26  # numbers in the logits of a batch: 256 MiB
+MAX_BATCH_SIZE = 256  # of an evaluation
+# The tensors of a larger batch leave the processor's cache: with 256, an image takes up to 1.3
+# times as long (benchmarks/timings/evaluation_batch.py).
+CPU_BATCH_SIZE = 64
 MAX_BATCH_TOKENS = 2**15  # in a batch of texts that is evaluated: 64 texts of 512 tokens
 
 
@@ -299,7 +303,7 @@ class Accuracy:
 
     def batch_size(self, image_size: int) -> int:
         """Return a batch size for which any machine has enough memory."""
-        return 256
+        return MAX_BATCH_SIZE
 
 
 class MeanIoU:
@@ -352,7 +356,7 @@ class MeanIoU:
 
     def batch_size(self, image_size: int) -> int:
         """Return a batch size for which the logits have at most `MAX_LOGITS` numbers."""
-        return max(1, min(256, MAX_LOGITS // (self.classes * image_size**2)))
+        return max(1, min(MAX_BATCH_SIZE, MAX_LOGITS // (self.classes * image_size**2)))
 
 
 def resample_interval(
@@ -409,7 +413,7 @@ class Confusion(ABC):
 
     def batch_size(self, image_size: int) -> int:
         """Return a batch size for which any machine has enough memory."""
-        return 256
+        return MAX_BATCH_SIZE
 
 
 class Matthews(Confusion):
@@ -458,8 +462,17 @@ def choose_metric(task: Task) -> Metric:
     return _CONFUSIONS[task.metric](task.classes) if task.metric in _CONFUSIONS else Accuracy()
 
 
-def choose_batch_size(metric: Metric, input_format: InputFormat | TextFormat) -> int:
-    """Return how many images or texts are evaluated at once."""
+def choose_batch_size(
+    metric: Metric, input_format: InputFormat | TextFormat, device: str = "cpu"
+) -> int:
+    """Return how many images or texts are evaluated at once.
+
+    Args:
+        metric: the metric.
+        input_format: the images or texts.
+        device: the type of the device. On "cpu" the number is at most `CPU_BATCH_SIZE`.
+    """
+    most = CPU_BATCH_SIZE if device == "cpu" else MAX_BATCH_SIZE
     if isinstance(input_format, TextFormat):
-        return max(1, min(256, MAX_BATCH_TOKENS // input_format.tokens))
-    return metric.batch_size(input_format.image_size)
+        return max(1, min(most, MAX_BATCH_TOKENS // input_format.tokens))
+    return min(most, metric.batch_size(input_format.image_size))

@@ -87,7 +87,9 @@ def test_mixtures_of_images_are_refused(task: Task, form: TextFormat) -> None:
 
 def test_long_texts_are_evaluated_in_small_batches(form: TextFormat, task: Task) -> None:
     metric = choose_metric(task)
-    assert choose_batch_size(metric, form) == 256
+    assert choose_batch_size(metric, form) == 64
+    assert choose_batch_size(metric, form, "cuda") == 256
+    assert choose_batch_size(metric, replace(form, tokens=1024)) == 32
     assert choose_batch_size(metric, replace(form, tokens=512)) == 64
     assert choose_batch_size(metric, replace(form, tokens=2**18)) == 1
 

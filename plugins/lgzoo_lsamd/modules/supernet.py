@@ -491,7 +491,7 @@ def measure_preferences(
     """
     device, metric = open_device(run), choose_metric(task)
     join(run.device_name)
-    size = batch_size or choose_batch_size(metric, input_format)
+    size = batch_size or choose_batch_size(metric, input_format, device.type)
     loader = Loader(
         task, "validation", input_format, batch_size=size, workers=run.workers, drop_last=False
     )
