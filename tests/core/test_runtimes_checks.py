@@ -12,7 +12,8 @@ from learngene_zoo.artifacts.descendant import assemble
 from learngene_zoo.errors import TrainingFailed
 from learngene_zoo.families.picture_format import View
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.lifecycle import runtime_checks, runtimes
+from learngene_zoo.lifecycle import runtimes
+from learngene_zoo.lifecycle.runtime_checks import measure_difference
 
 
 class Logits(nn.Module):
@@ -40,13 +41,13 @@ def test_a_difference_is_accepted_up_to_a_share_of_the_largest_logit(
             return model(shown) + torch.tensor([0.0, far])
 
         if is_accepted:
-            result = runtime_checks.measure_difference(model, runner, images, dtype)  # type: ignore[arg-type]
+            result = measure_difference(model, runner, images, dtype)  # type: ignore[arg-type]
             assert result == pytest.approx(far)
         else:
             with pytest.raises(
                 TrainingFailed, match="logits of the file differ from those of the model by up to"
             ):
-                runtime_checks.measure_difference(model, runner, images, dtype)  # type: ignore[arg-type]
+                measure_difference(model, runner, images, dtype)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -61,16 +62,14 @@ def test_a_file_that_is_wrong_at_one_size_of_a_batch_is_refused(is_wrong, wrong:
         return model(shown) + wrong * is_wrong(len(shown)) if is_wrong(len(shown)) else model(shown)
 
     with pytest.raises(TrainingFailed, match="nothing was written"):
-        runtime_checks.measure_difference(
-            model, runner, torch.zeros(max(runtimes.BATCHES), 3, 4, 4), "fp32"
-        )
+        measure_difference(model, runner, torch.zeros(max(runtimes.BATCHES), 3, 4, 4), "fp32")
 
 
 def test_logits_of_another_shape_are_refused() -> None:
     with pytest.raises(
         TrainingFailed, match=r"another shape than those of the model \(batch of 1\)"
     ):
-        runtime_checks.measure_difference(
+        measure_difference(
             Logits(1.0), lambda shown: torch.zeros(1, 3), torch.zeros(5, 3, 4, 4), "fp32"
         )
 
