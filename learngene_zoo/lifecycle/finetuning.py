@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from learngene_zoo.training.distillation import Distillation
 
 MAX_MEASURED_TEXTS = 500  # whose tokens are counted for a note
+PASSES_PER_STEP = 3  # a training step of an image takes about as long as this many forward passes
 AUTO, AUTO_SETTINGS = "auto", ("batch_size", "lr")
 
 
@@ -72,6 +73,12 @@ class FinetuneConfig:
     patience: Annotated[
         int | None, "stop after N epochs without a better validation result", Bounds(least=1)
     ] = None
+    validation_images: Annotated[
+        int | None,
+        "validate after every epoch on at most N images, a sample in proportion to the classes "
+        "(none: all)",
+        Bounds(least=1),
+    ] = field(default=None, metadata=OMIT_DEFAULT)
     teacher: Annotated[
         str | None,
         "also distil from this classifier of the task: timm:NAME, hf-hub:ORG/REPO or a folder",
@@ -213,6 +220,7 @@ def _train(
         named: the settings that the caller chose.
     """
     from learngene_zoo.runs.progress import say
+    from learngene_zoo.tasks.splits.cutting import ensure_validation, limit_validation
     from learngene_zoo.training.automatic import resolve_auto
     from learngene_zoo.training.heads import rescale_head
     from learngene_zoo.training.tuning import tune
@@ -220,9 +228,10 @@ def _train(
     model, is_fitted = _build_start(start, task, recipe, tuning, run)
     adapt = rescale_head if is_fitted else None
     distillation = _open_distillation(tuning, model, task, run)
-    resolved, tried = resolve_auto(model, task, recipe, run, automatic, adapt, distillation)
+    validated = limit_validation(ensure_validation(task), tuning.validation_images)
+    resolved, tried = resolve_auto(model, validated, recipe, run, automatic, adapt, distillation)
     model = adapt(model, resolved.lr) if adapt else model
-    for line in _describe_training(start, task, resolved, named):
+    for line in _describe_training(start, validated, resolved, named):
         say(run, line)
     result = tune(
         model,
@@ -231,6 +240,7 @@ def _train(
         run,
         keep=tuning.keep,
         patience=tuning.patience,
+        validation_images=tuning.validation_images,
         distillation=distillation,
     )
     records = {"teacher": distillation and distillation.identity, "found": tried}
@@ -321,6 +331,12 @@ def _describe_training(
         samples += f"; {recipe.images:,} of the training {noun}s are used"
     if not recipe.epochs:
         return [samples]
+    used = min(recipe.images or train, train)
+    if validation > PASSES_PER_STEP * used:
+        samples += (
+            "; validation takes longer than training, and less with --validation-images N, which "
+            "chooses the epoch on a sample"
+        )
     batches = describe_batches(recipe, train, noun, is_default="batch_size" not in named)
     rates = describe_rates(
         start, recipe, train, has_rate="lr" in named, has_decay="layer_decay" in named

@@ -15,7 +15,7 @@ from torch import nn
 
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Json, Recipe
-from learngene_zoo.tasks.splits.cutting import ensure_validation
+from learngene_zoo.tasks.splits.cutting import ensure_validation, limit_validation
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.training.evaluate import Evaluation, evaluate, judge
 from learngene_zoo.training.fit import M, copy_trained_weights, describe_chance, prepare_training
@@ -36,6 +36,7 @@ def tune(
     *,
     keep: Keep = "best",
     patience: int | None = None,
+    validation_images: int | None = None,
     distillation: Callable[[nn.Module, Any], nn.Module] | None = None,
     is_tested: bool = True,
 ) -> M:
@@ -53,6 +54,8 @@ def tune(
         keep: "best" keeps the weights of `choose_epoch`, with epoch 0 among them; "last" those of
             the last epoch.
         patience: stop after this many epochs without a better one; None: never.
+        validation_images: validate on at most this many images, in proportion to the classes; None:
+            all.
         distillation: returns another objective, a `Distilled`, for that of the task and the model.
         is_tested: evaluate the kept weights on test images, and write the report.
 
@@ -62,7 +65,8 @@ def tune(
     Raises:
         WrongCall: for a model whose head does not fit the task.
     """
-    sizes, task = task.sizes, ensure_validation(task)
+    has_validation = task.sizes["validation"] > 0
+    task = limit_validation(ensure_validation(task), validation_images)
     model, objective, loader = prepare_training(start, task, recipe, run)
     if distillation is not None:
         objective = distillation(objective, model)
@@ -91,7 +95,7 @@ def tune(
         "task": task.name,
         **{key: value for key, value in best.items() if key.startswith("validation")},
         "validation_images": task.sizes["validation"],
-        **({} if sizes == task.sizes else {"validation_taken_from": "train"}),
+        **({} if has_validation else {"validation_taken_from": "train"}),
         **(_describe_test(judged.evaluation) if judged else {}),
         "training_images": loader.images,
         "epochs": recipe.epochs,

@@ -22,7 +22,7 @@ from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.lifecycle.rates import describe_batches
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
-from learngene_zoo.tasks.splits.cutting import ensure_validation
+from learngene_zoo.tasks.splits.cutting import ensure_validation, limit_validation
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.testing import make_tiny_task
 from learngene_zoo.training import loop, tuning
@@ -52,6 +52,61 @@ def script_values(monkeypatch: pytest.MonkeyPatch, *values: float) -> list[dict[
 
     monkeypatch.setattr(tuning, "evaluate", measure)
     return seen
+
+
+def test_limited_validation_images_are_a_fixed_sample_in_proportion() -> None:
+    class Numbered:
+        labels = np.repeat([0, 1, 2], [60, 30, 10])
+
+        def __len__(self) -> int:
+            return 100
+
+        def __getitems__(self, indices: list[int]) -> list[int]:
+            return list(indices)
+
+    task = replace(
+        TASK, sizes={**TASK.sizes, "validation": 100}, open_split=lambda name: Numbered()
+    )
+    limited = limit_validation(task, 20)
+    assert limited.sizes == {**task.sizes, "validation": 20}
+    split = limited.split("validation")
+    counts = np.bincount(split.labels)
+    assert np.abs(counts - [12, 6, 2]).max() <= 1
+    assert counts.sum() == len(split) == 20
+    members = split.__getitems__(range(20))
+    assert members == sorted(set(members))
+    assert members == limit_validation(task, 20).split("validation").__getitems__(range(20))
+    assert isinstance(limited.split("test"), Numbered)
+    assert isinstance(limited.split("train"), Numbered)
+    for count in (None, 100, 1000):
+        assert limit_validation(task, count) is task
+    with pytest.raises(WrongCall, match="streamed; leave it out"):
+        limit_validation(replace(task, open_stream=lambda name: None), 20)
+
+
+def test_fine_tuning_validates_on_a_limited_number_of_images(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("learngene_zoo.lifecycle.opening.open_task", lambda name, **_: TASK)
+    numbers: list[int] = []
+
+    def measure(*args: Any, **kwargs: Any) -> Any:
+        evaluation = evaluate(*args, **kwargs)
+        numbers.append(evaluation.images)
+        return evaluation
+
+    monkeypatch.setattr(tuning, "evaluate", measure)
+    run = replace(RUN, lines=True)
+    model = lifecycle.finetune(START, task="tiny", epochs=2, validation_images=5, run=run)
+    metrics: Any = model.provenance["metrics"]
+    assert numbers == [5, 5, 5]
+    assert metrics["validation_images"] == 5
+    assert metrics["test_images"] == TASK.sizes["test"]
+    printed = capsys.readouterr().err
+    assert "5 validation and" in printed
+    assert "--validation-images" not in printed
+    lifecycle.finetune(START, task="tiny", epochs=1, images=3, run=run)
+    assert "validation takes longer than training" in capsys.readouterr().err
 
 
 def same(one: Descendant, weights: dict[str, torch.Tensor]) -> bool:

@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 
-from learngene_zoo.errors import BadData
+from learngene_zoo.errors import BadData, WrongCall
 from learngene_zoo.seeds import interleave_classes
 from learngene_zoo.tasks.splits.samples import DecodedSplit, Labelled, PartOfSplit, TextSplit
 from learngene_zoo.tasks.task import Split, Task
@@ -44,6 +44,31 @@ def ensure_validation(task: Task) -> Task:
         sizes={**task.sizes, **{split: len(chosen) for split, chosen in parts.items()}},
         open_split=partial(_open_part, task.open_split, parts),
     )
+
+
+def limit_validation(task: Task, count: int | None) -> Task:
+    """Return the task with at most `count` of its validation images, in proportion to the classes.
+
+    The images are the same for every model; None keeps all. Raises `WrongCall` if the images are
+    streamed.
+    """
+    if count is None or count >= task.sizes["validation"]:
+        return task
+    if task.open_stream is not None:
+        raise WrongCall(
+            f"validation_images is {count}, but the {task.sample_noun}s of {task.name} are "
+            "streamed; leave it out"
+        )
+    members = np.sort(interleave_classes(task.split("validation").labels, SEED)[:count])
+    return replace(
+        task,
+        sizes={**task.sizes, "validation": count},
+        open_split=partial(_open_members, task.open_split, members),
+    )
+
+
+def _open_members(opener: Callable[[str], Split], members: np.ndarray, name: str) -> Split:
+    return PartOfSplit(opener(name), members) if name == "validation" else opener(name)
 
 
 def _open_part(opener: Callable[[str], Split], parts: Mapping[str, np.ndarray], name: str) -> Split:
