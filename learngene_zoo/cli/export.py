@@ -52,7 +52,7 @@ def export(
         max_drop=max_drop,
         timed=bench,
         run=job.run,
-        force=job.force or (job.run.resume and is_own_export(out)),
+        force=job.force or (job.run.resume and is_own_export(out, dtype)),
     )
     facts: dict[str, Json] = {
         "format": exported.format,
@@ -137,8 +137,8 @@ command = SettingsCommand(
             "Path of the file.  [default: model.onnx or model.pt2]",
             without=("tracker", "seed", "precision"),
             force_help="Replace an existing file.",
-            resume_help="Replace an existing file if lgzoo export wrote it; another one is an "
-            "error.",
+            resume_help="Replace an existing file if lgzoo export wrote it in the same --dtype; "
+            "another one is an error.",
         ),
     ],
 )

@@ -40,11 +40,10 @@ from learngene_zoo.lifecycle.runtime_checks import (
     measure_latencies,
 )
 from learngene_zoo.pretrained.exported import (
-    EMBEDDING,
-    LOGITS,
     Dtype,
     Format,
     check_format,
+    name_output,
     start_session,
     to_arrays,
 )
@@ -184,7 +183,7 @@ def _open_program(path: Path) -> Runner:
     return run
 
 
-def collect_metadata(descendant: Descendant | TimmModel) -> dict[str, str]:
+def collect_metadata(descendant: Descendant | TimmModel, dtype: Dtype) -> dict[str, str]:
     """Return the metadata of an exported file: text by name, JSON if it is more than a word.
 
     `preprocessing` is complete: no reader's defaults are needed to present images or texts to it.
@@ -193,6 +192,7 @@ def collect_metadata(descendant: Descendant | TimmModel) -> dict[str, str]:
         "labels": list(descendant.class_names),
         **describe_inputs(descendant.input_format, descendant.provenance.get("pairs")),
         "task": descendant.task or "",
+        "dtype": dtype,
         "license": descendant.licence,
         "method": descendant.provenance.get("method", ""),
         "learngene_zoo": to_json(descendant.provenance.get("versions", {})),
@@ -276,11 +276,11 @@ def write_file(descendant: Descendant | TimmModel, path: Path, dtype: Dtype) -> 
             torch.export.save(
                 program,
                 archive,
-                extra_files={"metadata.json": json.dumps(collect_metadata(descendant))},
+                extra_files={"metadata.json": json.dumps(collect_metadata(descendant, dtype))},
             )
             path.write_bytes(archive.getbuffer())
         else:
-            _write_onnx(program, descendant, path, quantised=dtype == "int8")
+            _write_onnx(program, descendant, path, dtype)
 
 
 def _trace(
@@ -324,7 +324,7 @@ def _write_onnx(
     program: torch.export.ExportedProgram,
     descendant: Descendant | TimmModel,
     draft: Path,
-    quantised: bool,
+    dtype: Dtype,
 ) -> None:
     import onnx
 
@@ -336,7 +336,7 @@ def _write_onnx(
         (),
         draft,
         input_names=names,
-        output_names=[EMBEDDING if is_text and not descendant.classes else LOGITS],
+        output_names=[name_output(descendant.classes > 0, is_text)],
         dynamic_shapes=dict.fromkeys(names, axes),
         opset_version=OPSET,
         external_data=False,
@@ -344,10 +344,10 @@ def _write_onnx(
     )
     graph = onnx.load(draft)
     _remove_notes_of_exporter(graph)
-    if quantised:
+    if dtype == "int8":
         graph = _quantise(graph, draft, is_text)
     del graph.metadata_props[:]  # the notes of the quantiser
-    for name, text in collect_metadata(descendant).items():
+    for name, text in collect_metadata(descendant, dtype).items():
         entry = graph.metadata_props.add()
         entry.key, entry.value = name, text
     onnx.save(graph, draft)

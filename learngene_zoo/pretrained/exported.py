@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 Format = Literal["onnx", "pt2"]
 Dtype = Literal["fp32", "fp16", "int8"]
-# The output: logits, or of a model of texts without classes its features.
-LOGITS, EMBEDDING = "logits", "sentence_embedding"
+# The output: logits, or without classes the features, of texts as sentence-transformers names them.
+LOGITS, FEATURES, EMBEDDING = "logits", "features", "sentence_embedding"
 _EXTRA = "pip install 'learngene-zoo[onnx]'"
 
 
@@ -50,6 +50,7 @@ class ExportedModel:
     input_format: InputFormat | TextFormat
     class_names: tuple[str, ...] = ()
     task: str | None = None
+    dtype: str | None = None  # of the stored weights; None if the file does not state it
     provenance: Mapping[str, Json] = field(default_factory=dict)
     folder: Path | None = None  # the file: where it was loaded from
 
@@ -66,16 +67,41 @@ def is_exported_file(reference: object) -> bool:
     return path.suffix.lower() in EXPORTED and not path.is_dir()
 
 
-def is_own_export(path: Path) -> bool:
-    """Return whether a file was written by `lgzoo export`. Nothing in it is unpickled."""
+def name_output(has_classes: bool, is_text: bool) -> str:
+    """Return the name of the output of an exported model."""
+    if has_classes:
+        return LOGITS
+    return EMBEDDING if is_text else FEATURES
+
+
+def is_own_export(path: Path, dtype: Dtype) -> bool:
+    """Return whether a file was written by `lgzoo export`. Nothing in it is unpickled.
+
+    Raises `WrongCall` if it was written in another dtype than this one.
+    """
     try:
         if path.suffix.lower() == ".pt2":
-            with ZipFile(path) as archive:
-                return any(name.endswith("/extra/metadata.json") for name in archive.namelist())
-        open_exported(path)
-    except (ZooError, BadZipFile, OSError):
+            stated = _read_program_dtype(path)
+        else:
+            stated = open_exported(path).dtype
+    except (ZooError, BadZipFile, OSError, KeyError, ValueError):
         return False
+    if stated not in (None, dtype):
+        raise WrongCall(
+            f"{path} is a file in {stated}, and this call writes {dtype}; name another file with "
+            "-o, or replace it with --force"
+        )
     return True
+
+
+def _read_program_dtype(path: Path) -> str | None:
+    """Return the dtype in the metadata of a `.pt2` file. Raises `KeyError` if it has none."""
+    with ZipFile(path) as archive:
+        entry = next(
+            (name for name in archive.namelist() if name.endswith("/extra/metadata.json")), ""
+        )
+        facts = parse_json(archive.read(entry))
+    return facts.get("dtype") if isinstance(facts, dict) else None
 
 
 def check_format(path: Path, dtype: Dtype) -> Format:
@@ -152,6 +178,7 @@ def open_exported(path: Path, *, threads: int | None = None) -> ExportedModel:
         class_names=names,
         input_format=form,
         task=facts.get("task") or None,
+        dtype=facts.get("dtype"),
         provenance=provenance,
         folder=path,
     )
@@ -220,10 +247,10 @@ def _check_shapes(session: Any, form: InputFormat | TextFormat, where: str) -> t
     image = [] if isinstance(form, TextFormat) else [form.channels, *[form.image_size] * 2]
     _check_inputs(inputs, image, where)
     shape = list(outputs[0].shape)
-    dense, is_embedding = shape[2:] == image[1:] != [], is_text and outputs[0].name == EMBEDDING
+    dense, has_classes = shape[2:] == image[1:] != [], outputs[0].name == LOGITS
     if (
         len(outputs) != 1
-        or outputs[0].name != (EMBEDDING if is_embedding else LOGITS)
+        or outputs[0].name != name_output(has_classes, is_text)
         or outputs[0].type != "tensor(float)"
         or len(shape) not in (2, 4)
         or type(shape[1]) is not int
@@ -238,7 +265,7 @@ def _check_shapes(session: Any, form: InputFormat | TextFormat, where: str) -> t
         raise BadFile(
             f"{where} takes batches of {inputs[0].shape[0]} only; expected any number of {noun}"
         )
-    return 0 if is_embedding else shape[1], dense
+    return shape[1] if has_classes else 0, dense
 
 
 def _check_inputs(inputs: Any, image: list[int], where: str) -> None:

@@ -258,6 +258,7 @@ def test_an_exported_file_is_described_by_its_metadata(
     assert (row["kind"], row["classes"], row["image_size"]) == ("exported", 12, 16)
     assert (row["class_names"], row["std"]) == (list(names), [0.25] * 3)
     assert row["megabytes"] == Path("model.onnx").stat().st_size / 1e6
+    assert row["dtype"] == "fp32"
     table = call("show", "model.onnx").stdout
     assert "kind 9; ... (2 more)" in table
     assert "task" not in table

@@ -276,7 +276,7 @@ def test_what_timm_made_is_exported_and_says_all_that_is_needed(
     folder = timm_folder(tmp_path / "vit", **TINY)
     exported_file = lifecycle.export(folder, tmp_path / f"model.{suffix}", run=RUN)
     assert exported_file.difference <= 1e-5
-    facts = collect_metadata(open_model(folder))
+    facts = collect_metadata(open_model(folder), "fp32")
     assert json.loads(facts["labels"]) == list(NAMES)
     assert json.loads(facts["preprocessing"]) == {
         **{
@@ -311,7 +311,7 @@ def test_accuracy_and_predictions_of_a_file_are_those_of_the_model(tmp_path: Pat
     task = replace(make_tiny_task(classes=5), class_names=NAMES)
     descendant = model(SPEC.with_(image_size=task.image_size))
     path = export_descendant(descendant, tmp_path / "model.onnx", run=RUN).path
-    assert is_own_export(path)
+    assert is_own_export(path, "fp32")
     exported_model = open_exported(path, threads=1)
     theirs, ours = (
         measure(one.model(), task, "validation", one.input_format, RUN)
@@ -431,8 +431,42 @@ def test_other_files_are_not_taken_for_own_ones(tmp_path: Path, name: str) -> No
     with ZipFile(tmp_path / "mine.pt2", "w") as archive:
         archive.writestr("letters/metadata.json", "mine")
     (tmp_path / "cut.pt2").write_bytes((tmp_path / "mine.pt2").read_bytes()[:-9])
-    assert not is_own_export(tmp_path / name)
+    assert not is_own_export(tmp_path / name, "fp32")
 
 
 def test_a_file_of_torch_export_is_recognised(tmp_path: Path) -> None:
-    assert is_own_export(export_descendant(model(), tmp_path / "model.pt2", run=RUN).path)
+    path = export_descendant(model(), tmp_path / "model.pt2", run=RUN).path
+    assert is_own_export(path, "fp32")
+    with pytest.raises(WrongCall, match="is a file in fp32, and this call writes fp16"):
+        is_own_export(path, "fp16")
+
+
+def test_a_resumed_export_keeps_a_file_of_another_dtype(tmp_path: Path) -> None:
+    folder, path = model().save(tmp_path / "model"), tmp_path / "model.onnx"
+
+    def export(*words: str) -> tuple[int, str]:
+        result = CliRunner().invoke(main, ["export", str(folder), "-o", str(path), *words])
+        return result.exit_code, result.stderr
+
+    assert export("--dtype", "fp16")[0] == 0
+    written = path.read_bytes()
+    code, stderr = export("--resume")
+    assert (code, "is a file in fp16, and this call writes fp32" in stderr) == (2, True)
+    assert path.read_bytes() == written
+    assert export("--dtype", "fp16", "--resume")[0] == 0
+    assert export("--resume", "--force")[0] == 0
+    assert open_exported(path).dtype == "fp32"
+
+
+def test_a_file_without_classes_returns_features(
+    export_once: Callable[[str, str], Exported],
+) -> None:
+    exported_model = open_exported(export_once("no head", "onnx").path)
+    assert [value.name for value in exported_model.session.get_outputs()] == ["features"]
+    assert (exported_model.classes, exported_model.dense) == (0, False)
+    features = exported_model.model()(images(2))
+    torch.testing.assert_close(
+        features, model(SPECS["no head"]).model()(images(2)), rtol=0, atol=1e-5
+    )
+    with pytest.raises(WrongCall, match="no classes"):
+        lifecycle.evaluate(exported_model.folder, task="digits", run=RUN)

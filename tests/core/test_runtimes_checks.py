@@ -79,7 +79,7 @@ def test_a_file_says_everything_that_preprocessing_needs() -> None:
     mean, std = (0.1, 0.2, 0.3), (0.4, 0.5, 0.6)
     view = View(crop_pct=0.5, interpolation="bilinear", crop_mode="squash")
     model = assemble(spec, {}, seed=0, scheme="fan_in", mean=mean, std=std, view=view)
-    assert json.loads(runtimes.collect_metadata(model)["preprocessing"]) == {
+    assert json.loads(runtimes.collect_metadata(model, "fp32")["preprocessing"]) == {
         "input_size": [3, 16, 16],
         "interpolation": "bilinear",
         "crop_pct": 0.5,

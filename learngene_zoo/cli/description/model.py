@@ -80,6 +80,7 @@ def describe_exported(path: Path) -> Row:
         "classes": model.classes,
         "class_names": list(model.class_names),
         **_list_input_sizes(model.input_format),
+        "dtype": model.dtype,
         "megabytes": path.stat().st_size / 1e6,
         "method": model.provenance.get("method") or None,
         "task": model.task,
