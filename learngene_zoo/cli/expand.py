@@ -175,8 +175,17 @@ def expand(
             f"{descendant.spec.layers} layers come from an ancestry model of {ancestry_layers}; "
             "expanding beyond twice the original depth has not been evaluated"
         )
-    where = "" if str(job.out) == "descendant" else f" {quote_word(str(job.out))}"
-    print_made(job.out, job, f"lgzoo finetune{where}{format_task_option(choose_task(descendant))}")
+    print_made(job.out, job, _describe_next(descendant, job.out))
+
+
+def _describe_next(descendant: Descendant, out: Path) -> str:
+    """Return the next command; without a head and a task also the one that needs no labels."""
+    where = "" if str(out) == "descendant" else f" {quote_word(str(out))}"
+    task = choose_task(descendant)
+    advice = f"lgzoo finetune{where}{format_task_option(task)}"
+    if task is None or task == descendant.task or descendant.classes:
+        return advice
+    return f"{advice}   (without labels: lgzoo heal{where} --images {task})"
 
 
 def _is_like(spec: Spec, other: Spec) -> bool:

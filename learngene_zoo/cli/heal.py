@@ -56,12 +56,10 @@ def heal(
     noun = "text" if record["images"]["kind"] == "text" else "image"
     say(_describe_kept(metrics, record["recipe"]["lr"], noun), job)
     where = "" if str(job.out) == "descendant" else f" {quote_word(str(job.out))}"
-    print_made(
-        job.out,
-        job,
-        f"lgzoo finetune{where}{format_task_option(task or choose_task(healed))}",
-        **_list_facts(metrics),
-    )
+    advice = f"lgzoo finetune{where}{format_task_option(task or choose_task(healed))}"
+    if not (healed.classes or task or healed.task):
+        advice += f"   (for its features: lgzoo export{where})"
+    print_made(job.out, job, advice, **_list_facts(metrics))
     if metrics.get("warning") and is_first():
         click.echo(f"warning: {escape_controls(str(metrics['warning']))}", err=True)
     return 1 if metrics.get("diverged") and not metrics["kept_epoch"] else 0

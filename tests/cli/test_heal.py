@@ -40,6 +40,14 @@ def call(*words: str, code: int = 0) -> Result:
     return result
 
 
+def test_the_advice_for_a_model_without_classes_needs_no_labels(place: Path) -> None:
+    call("expand", "first_k", "--layers", "2", "--classes", "0", "-o", "features", "-q")
+    result = call("heal", "features", "--images", "folder:flat", *BRIEF)
+    assert result.stderr.splitlines()[-1] == (
+        "next: lgzoo finetune healed   (for its features: lgzoo export healed)"
+    )
+
+
 def test_a_flat_folder_heals_a_model_which_is_then_fine_tuned(place: Path) -> None:
     result = call("heal", "--images", "folder:flat", *BRIEF)
     assert result.stdout == "healed\n"

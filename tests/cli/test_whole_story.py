@@ -101,7 +101,10 @@ def test_the_advice_after_expand_has_a_task_where_the_model_records_none(
     assemble(spec, {}, seed=0).save(Path("own"))
     call("extract", "first_k", "--ancestry", "./own")
     result = call("expand", "--layers", "2")
-    assert result.stderr.splitlines()[-1] == "next: lgzoo finetune --task folder:PATH"
+    assert result.stderr.splitlines()[-1] == (
+        "next: lgzoo finetune --task folder:PATH   "
+        "(without labels: lgzoo heal --images folder:PATH)"
+    )
     bundled = call("expand", "first_k", "--layers", "2", "-o", "bundled")
     assert bundled.stderr == (
         "2 layers of width 96, 368.87K parameters, 4.33M FLOPs\nnext: lgzoo finetune bundled\n"
