@@ -44,6 +44,10 @@ class BadData(ZooError):
     """Images or labels of a task that cannot be used."""
 
 
+class NoLabels(BadData):
+    """Data whose labels cannot be found, which can still be used where none are needed."""
+
+
 class Refused(ZooError):
     """A call that would overwrite or mix up existing files."""
 

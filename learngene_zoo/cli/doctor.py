@@ -126,7 +126,7 @@ def _check_task(task: str, offline: bool, as_json: bool) -> None:
     from learngene_zoo.tasks.first_row import read_first_row
 
     problems = open_with_problems(task, offline)[1] if task.startswith("folder:") else []
-    if problems:
+    if any(row["status"] == "bad" for row in problems):
         _advise_on(task, problems, "", as_json)
         _print(problems, as_json, task)
         return

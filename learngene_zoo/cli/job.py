@@ -338,6 +338,14 @@ def choose_task(model: Descendant) -> str | None:
     return ANY_TEXTS if isinstance(model.spec, TextSpec) else ANY_TASK
 
 
+def describe_unlabelled(name: str, reason: str) -> str:
+    """Return a note on data without labels: what takes them, and why they have none."""
+    return (
+        f"{name} has no labels; lgzoo extract, heal and shrink --images take it, finetune and "
+        f"evaluate do not ({reason})"
+    )
+
+
 def print_note(text: str) -> None:
     """Print one line on stderr about a part of the call that is not done, also with --quiet."""
     if is_first():

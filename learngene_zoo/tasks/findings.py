@@ -7,9 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from learngene_zoo.errors import BadData, WrongCall
+from learngene_zoo.errors import BadData, NoLabels, WrongCall
 from learngene_zoo.runs.progress import show_progress
-from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.tasks.check import (
     CHUNK,
     PictureCheck,
@@ -23,6 +22,7 @@ from learngene_zoo.tasks.folders import open_folder
 from learngene_zoo.tasks.splits.samples import DecodedSplit
 from learngene_zoo.tasks.task import SPLITS, Split, Task
 from learngene_zoo.tasks.texts.folders import is_text_folder
+from learngene_zoo.tasks.unlabelled.opening import open_with_or_without_labels
 
 FEW = 10  # training images below which a class is reported
 Row = Mapping[str, str]
@@ -48,7 +48,11 @@ def check_task(task: Task, workers: int) -> tuple[list[Row], Task]:
     pictures = list(read_pictures(reader, show_progress(chunks, f"reading {task.name}"), workers))
     good = [picture for picture in pictures if not picture.problem]
     remember(task, [stamp(splits[picture.split], picture.number) for picture in good])
-    rows = [_summarise_split(name, good, splits[name]) for name in splits]
+    rows = [
+        _summarise_split(name, good, splits[name])
+        for name in splits
+        if task.is_labelled or len(splits[name])
+    ]
     rows += [
         _make_row(picture.where, "bad", picture.problem) for picture in pictures if picture.problem
     ]
@@ -67,18 +71,26 @@ def open_with_problems(reference: str, offline: bool) -> tuple[Task | None, list
     and there is no other problem to report.
     """
     kind, _, path = reference.partition(":")
-    if kind != "folder" or not path or is_text_folder(path):
-        return open_task(reference, offline=offline), []
     rows: list[Row] = []
+    if kind != "folder" or not path or is_text_folder(path):
+        return _open_without_labels(reference, offline, rows)
     try:
         task = open_folder(
             path, report=lambda where, what: rows.append(_make_row(where, "bad", what))
         )
+    except NoLabels:
+        return _open_without_labels(reference, offline, rows)
     except BadData as error:
         if not rows:
             raise
         return None, [*rows, _make_row(reference, "bad", str(error))]
     return task, rows
+
+
+def _open_without_labels(reference: str, offline: bool, rows: list[Row]) -> tuple[Task, list[Row]]:
+    """Open a task, or data without labels, for which a row is added."""
+    task, reason = open_with_or_without_labels(reference, offline=offline)
+    return task, [*rows, *([_make_row("labels", "info", f"none: {reason}")] if reason else [])]
 
 
 def _make_row(what: str, status: str, found: str) -> Row:
@@ -132,7 +144,7 @@ def _find_duplicates(
 
 
 def _find_small_classes(task: Task, train: Split, good: Sequence[PictureCheck]) -> Iterator[Row]:
-    if task.dense:
+    if task.dense or not task.is_labelled:
         return
     read = [picture.number for picture in good if picture.split == "train"]
     counts = np.bincount(np.asarray(train.labels)[read], minlength=task.classes)

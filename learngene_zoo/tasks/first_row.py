@@ -22,6 +22,7 @@ from learngene_zoo.tasks.texts.tables import (
     is_text_table,
 )
 from learngene_zoo.tasks.transforms import check_samples
+from learngene_zoo.tasks.unlabelled.opening import open_with_or_without_labels
 
 Row = dict[str, Any]
 MAX_LETTERS = 80  # of a text
@@ -36,7 +37,9 @@ def read_first_row(reference: str, offline: bool) -> Row:
     entry = catalogue.find_entry(reference)
     source = _find_hub_source(reference, entry)
     if source is None or hub_data.is_offline(offline):
-        return _read_local(catalogue.open_task(reference, offline=offline))
+        task, reason = open_with_or_without_labels(reference, offline=offline)
+        row = _read_local(task)
+        return {**row, "notes": [*row["notes"], f"no labels: {reason}"]} if reason else row
     return _read_streamed(reference, source, entry)
 
 
@@ -69,14 +72,14 @@ def _read_local(task: Task) -> Row:
         got, label = decode_samples([sample]), sample.label
     samples = check_samples(got, task, [0])
     image = samples.images[0]
-    row: Row = {"task": task.name, "source": task.source, "classes": task.classes}
+    row: Row = {"task": task.name, "source": task.source, "classes": _count_classes(task)}
     row |= {part: task.sizes[part] for part in SPLITS}
     row["columns"] = [f"image: {_describe_type(image)}"]
     row["first_image"] = _describe_shape(image)
     if samples.masks is not None:
         row["columns"].append(f"mask: {_describe_type(samples.masks[0])}")
         row["first_mask"] = _describe_mask(samples.masks[0])
-    else:
+    elif task.is_labelled:
         row["columns"].append(f"label: one of {task.classes}")
         row |= {"first_label": label, "first_class": task.class_names[label]}
     if samples.attributes is not None:
@@ -94,21 +97,28 @@ def _read_local(task: Task) -> Row:
     }
 
 
+def _count_classes(task: Task) -> int:
+    return task.classes if task.is_labelled else 0
+
+
 def _describe_texts(task: Task) -> Row:
     """Return the sizes of a task of texts, and its first training text with label."""
     split = task.split("train")
     text, label = split.__getitems__([0])[0], int(split.labels[0])
     parts = [text] if isinstance(text, str) else list(text)
     columns = ["text"] if isinstance(text, str) else ["first text", "second text"]
+    labels = {"first_label": label, "first_class": task.class_names[label]}
     return {
         "task": task.name,
         "source": task.source,
-        "classes": task.classes,
+        "classes": _count_classes(task),
         **{part: task.sizes[part] for part in SPLITS},
-        "columns": [*(f"{column}: text" for column in columns), f"label: one of {task.classes}"],
+        "columns": [
+            *(f"{column}: text" for column in columns),
+            *([f"label: one of {task.classes}"] if task.is_labelled else []),
+        ],
         "first_text": " / ".join(part[:MAX_LETTERS] for part in parts),
-        "first_label": label,
-        "first_class": task.class_names[label],
+        **(labels if task.is_labelled else {}),
         "licence": task.licence,
         "revision": task.revision,
         "notes": list(task.notes),

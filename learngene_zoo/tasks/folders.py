@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from learngene_zoo.errors import BadData
+from learngene_zoo.errors import BadData, NoLabels
 from learngene_zoo.tasks.layout import (
     Layout,
     check_shared_names,
@@ -154,7 +154,7 @@ def _check_structure(layout: Layout, splits: Mapping[str, ClassFolders], top: st
     for part in splits.values():
         if not part.classes and part.loose:
             loose = Path(part.loose[0])
-            raise BadData(
+            raise NoLabels(
                 f"{loose.parent} contains images ({loose.name}) but no class folders; sort them "
                 "into one folder for each class"
             )

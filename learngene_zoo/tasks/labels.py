@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from learngene_zoo.errors import BadData
+from learngene_zoo.errors import BadData, NoLabels
 from learngene_zoo.tasks.layout import normalize_name
 from learngene_zoo.tasks.splits.assembly import check_train_classes
 from learngene_zoo.tasks.splits.roles import find_roles
@@ -159,7 +159,7 @@ def refuse_label_columns(features: Mapping[str, Any], name: str) -> BadData:
     kind = name.partition(":")[0]
     named = f", or name another one: {kind}:PATH:label=NAME" if kind in NAMING else ""
     header = " (the first row is read as the header)" if kind == "csv" else ""
-    return BadData(
+    return NoLabels(
         f"{name} has no label column, only {', '.join(features)}; call it 'label'{named}{header}"
     )
 

@@ -185,6 +185,28 @@ def test_it_says_what_to_do_next_and_what_is_left_out(tmp_path: Path) -> None:
     assert "1 file left out: 1 .svg; first: " in result.stdout
 
 
+def test_images_without_labels_are_checked(tmp_path: Path) -> None:
+    write_classes(tmp_path, {"flat": 12})
+    (tmp_path / "flat" / "7.png").write_bytes(b"no picture")
+    task, check = f"folder:{tmp_path / 'flat'}", ("--check-images", "--workers", "0")
+    first = json.loads(CliRunner().invoke(main, ["doctor", "--task", task, "--json"]).stdout)
+    assert (first["classes"], first["missing"]) == (0, [])
+    assert "no class folders" in first["notes"][-1]
+    assert "first_class" not in first
+    result = CliRunner().invoke(main, ["doctor", "--task", task, *check, "--json"])
+    rows = json.loads(result.stdout)
+    assert result.exit_code == 1
+    assert (rows[0]["what"], rows[0]["status"]) == ("labels", "info")
+    assert rows[0]["found"].startswith("none: ")
+    bad = [Path(row["what"]).name for row in rows if row["status"] == "bad"]
+    assert "7.png" in bad
+    assert not [row for row in rows if row["what"] == "test" or row["what"].startswith("class ")]
+    (tmp_path / "flat" / "7.png").unlink()
+    result = CliRunner().invoke(main, ["doctor", "--task", task, *check])
+    assert result.exit_code == 0
+    assert result.stderr.endswith(f"next: lgzoo extract closed_form --task {task}\n")
+
+
 def test_what_is_wrong_with_a_picture_is_shown_in_eighty_columns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -282,3 +282,23 @@ def test_a_folder_of_neither_kind_is_named_as_such(tmp_path: Path) -> None:
         result = call(verb, str(tmp_path))
         assert result.exit_code == 1
         assert "is neither a learngene nor a model" in result.stderr
+
+
+def test_data_without_labels_are_described(tmp_path: Path) -> None:
+    table = tmp_path / "plain.csv"
+    table.write_text("text\n" + "".join(f"line {number}\n" for number in range(40)))
+    described = call("show", f"csv:{table}", "--json")
+    row = json.loads(described.stdout)
+    assert (row["kind"], row["classes"], row["class_names"]) == ("text", 0, [])
+    assert (row["train"], row["validation"], row["test"]) == (36, 4, 0)
+    assert described.stderr.startswith(f"note: csv:{table} has no labels; lgzoo extract, heal and")
+    assert "has no label column, only text" in described.stderr
+    # Labels that are there but wrong are an error.
+    table.write_text("text,label\n" + "a,x\n" * 20 + "b,\n")
+    refused = call("show", f"csv:{table}")
+    assert (refused.exit_code, "line 22" in refused.stderr) == (1, True), refused.stderr
+    # Without labels there must be one column of texts.
+    table.write_text("first,second\n" + "a,x\n" * 40)
+    refused = call("show", f"csv:{table}")
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert "has no label column, only first, second" in refused.stderr

@@ -22,6 +22,7 @@ from learngene_zoo.cli.description.model import (
 from learngene_zoo.cli.job import (
     MAX_ROWS,
     Row,
+    describe_unlabelled,
     make_all_option,
     make_choice_option,
     make_json_option,
@@ -365,20 +366,25 @@ def _select_objects(values: Json) -> list[dict[str, Json]]:
 def _describe_task(name: str, sheet: Path | None, split: str, force: bool, offline: bool) -> Row:
     """Return the row of a task; open it if it is not in the catalogue, or is to be drawn."""
     entry = catalogue.find_entry(name)
-    task = (
-        catalogue.open_task(name, offline=offline) if entry is None or sheet is not None else None
-    )
+    task: Task | None = None
+    if entry is None or sheet is not None:
+        from learngene_zoo.tasks.unlabelled.opening import open_with_or_without_labels
+
+        task, reason = open_with_or_without_labels(name, offline=offline)
+        if reason:
+            print_note(describe_unlabelled(name, reason))
     described = task or entry
     assert described is not None
+    is_labelled = task is None or task.is_labelled
     row: dict[str, Json] = {
         "task": name,
         "title": described.title,
         "kind": described.kind,
-        "classes": described.classes,
+        "classes": described.classes if is_labelled else 0,
         **(_describe_own(task) if task is not None and entry is None else {}),
         **{part: described.sizes.get(part) for part in SPLITS},
         **(
-            {"metric": described.metric}
+            {"metric": described.metric if is_labelled else None}
             if described.kind == "text"
             else {"image_size": described.image_size}
         ),
@@ -396,7 +402,7 @@ def _describe_task(name: str, sheet: Path | None, split: str, force: bool, offli
 
 def _describe_own(task: Task) -> Row:
     """Return the classes of the user's data, and the columns of texts in a table."""
-    names: Row = {"class_names": list(task.class_names)}
+    names: Row = {"class_names": list(task.class_names) if task.is_labelled else []}
     if not task.text_columns:
         return names
     return {

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from learngene_zoo.errors import BadData, explain_os_error
+from learngene_zoo.errors import BadData, NoLabels, explain_os_error
 from learngene_zoo.tasks.layout import FolderNode, normalize_name, split_reference
 from learngene_zoo.tasks.listing import describe_left_out
 from learngene_zoo.tasks.splits.assembly import assemble_task
@@ -133,7 +133,7 @@ def _check(
     """Check that there are class folders with texts, the same in all splits. Raises `BadData`."""
     first = folders["train"][0]
     if not names:
-        raise BadData(
+        raise NoLabels(
             f"{first} has no class folders with {SUFFIX} files; sort the texts into one folder for "
             "each class"
         )

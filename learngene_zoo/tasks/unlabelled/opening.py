@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from learngene_zoo.artifacts.records import is_own_data
-from learngene_zoo.errors import BadData
+from learngene_zoo.errors import BadData, NoLabels
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.tasks.splits.cutting import ensure_validation
 from learngene_zoo.tasks.splits.samples import (
@@ -50,6 +50,27 @@ def open_images(reference: str, *, offline: bool = False) -> Task:
             f"{MIN_IMAGES}"
         )
     return task
+
+
+def open_with_or_without_labels(reference: str, *, offline: bool = False) -> tuple[Task, str]:
+    """Open a task, or all of the user's images or texts if they have no labels.
+
+    Returns:
+        The task, and the reason why it has no labels; "" if it has.
+
+    Raises:
+        WrongCall: for an unknown task.
+        BadData: for data that cannot be used, and for labels that are there but wrong.
+        Unavailable: if the data must be downloaded and `offline` is set.
+    """
+    try:
+        return open_task(reference, offline=offline), ""
+    except NoLabels as error:
+        try:
+            task = open_task(reference, offline=offline, require_labels=False)
+        except BadData:
+            raise error from None
+        return task, str(error)
 
 
 def _open(reference: str, offline: bool) -> Task:
