@@ -82,6 +82,12 @@ def test_a_model_of_texts_has_no_image_size(
     assert shown["image_size"] is None
     assert (shown["vocabulary"], shown["positions"]) == (spec.vocabulary, spec.positions)
     assert shown["licence"] == "unknown"
+    assert shown["validation_accuracy"] is None
+    config = json.loads(Path("words", "config.json").read_text())
+    config["learngene"]["metrics"] = {"task": "cola", "validation_matthews": -0.1}
+    Path("words", "config.json").write_text(json.dumps(config))
+    shown = json.loads(CliRunner().invoke(main, ["show", "./words", "--json"]).stdout)
+    assert (shown["validation_matthews"], "validation_accuracy" in shown) == (-0.1, False)
 
 
 def test_the_classes_of_a_model_are_named() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args
 
 from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.card import name_library
@@ -18,6 +19,7 @@ from learngene_zoo.families.text_spec import TextSpec
 from learngene_zoo.method.sizes import AXES
 from learngene_zoo.settings import Json
 from learngene_zoo.storage import CONFIG, read_json
+from learngene_zoo.tasks.task import MetricName
 
 # What opens the folder of a model, by `name_library`.
 OPENERS = {
@@ -140,7 +142,7 @@ def describe_model(folder: Path, convention: Convention) -> Row:
     if not isinstance(ours, dict):
         raise BadFile(f"{where}: expected an object, got {type(ours).__name__}")
     record = read_provenance(ours, where)
-    metric = "validation_mIoU" if spec.dense else "validation_accuracy"
+    metric = _name_validation(record, spec)
     return {
         "model": shelf.make_reference(folder),
         **{name: getattr(spec, name) for name in AXES},
@@ -165,6 +167,13 @@ def _list_class_names(config: dict[str, Json]) -> list[Json]:
     labels = config.get("id2label")
     names = list(labels.values()) if isinstance(labels, dict) else config.get("label_names")
     return names if isinstance(names, list) else []
+
+
+def _name_validation(record: Provenance, spec: Spec) -> str:
+    """Return the name of a model's result on validation images or texts in its metrics."""
+    names = [f"validation_{metric}" for metric in get_args(MetricName)]
+    usual = "validation_mIoU" if spec.dense else names[0]
+    return next((name for name in names if name in record.metrics), usual)
 
 
 def _list_test(record: Provenance) -> Row:
