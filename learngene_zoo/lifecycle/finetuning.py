@@ -225,9 +225,15 @@ def _train(
     from learngene_zoo.training.heads import rescale_head
     from learngene_zoo.training.tuning import tune
 
-    model, is_fitted = _build_start(start, task, recipe, tuning, run)
-    adapt = rescale_head if is_fitted else None
+    model = start.for_task(
+        task.name, task.class_names, seed=derive_seed(run.seed, "head"), dense=task.dense
+    ).with_fit(tuning.fit or choose_fit(start, task))
+    # Before the head is fitted, so that a wrong teacher is refused at once
     distillation = _open_distillation(tuning, model, task, run)
+    is_fitted = _needs_head(start, task, tuning)
+    if is_fitted:
+        model = _fit_head(model, task, recipe, run)
+    adapt = rescale_head if is_fitted else None
     validated = limit_validation(ensure_validation(task), tuning.validation_images)
     resolved, tried = resolve_auto(model, validated, recipe, run, automatic, adapt, distillation)
     model = adapt(model, resolved.lr) if adapt else model
@@ -295,25 +301,27 @@ def _choose_defaults(
     return replace(named.recipe, lr=rate, layer_decay=decay, augment="none")
 
 
-def _build_start(
-    model: Descendant | TimmModel, task: Task, recipe: Recipe, tuning: FinetuneConfig, run: Run
-) -> tuple[Descendant | TimmModel, bool]:
-    """Return the model with a head for the task, and whether it is fitted to the task's images.
-
-    A new head of a pretrained model starts from a ridge regression, unless it is to be random.
+def _needs_head(model: Descendant | TimmModel, task: Task, tuning: FinetuneConfig) -> bool:
+    """Return whether a model gets a head that is fitted to the task's images: a new head of
+    pretrained weights that is not to be random.
     """
+    from learngene_zoo.training.heads import has_trained_head
+
+    is_random = tuning.head == "random" or not is_pretrained(model)
+    return not (is_random or has_trained_head(model, task))
+
+
+def _fit_head(
+    model: Descendant | TimmModel, task: Task, recipe: Recipe, run: Run
+) -> Descendant | TimmModel:
+    """Return the model with the head of a ridge regression, which is printed and recorded."""
     from learngene_zoo.runs.progress import say
     from learngene_zoo.tasks.splits.cutting import ensure_validation
-    from learngene_zoo.training.heads import describe_head, has_trained_head, initialise_head
+    from learngene_zoo.training.heads import describe_head, initialise_head
 
-    seed = derive_seed(run.seed, "head")
-    start = model.for_task(task.name, task.class_names, seed=seed, dense=task.dense)
-    start = start.with_fit(tuning.fit or choose_fit(model, task))
-    if tuning.head == "random" or not is_pretrained(model) or has_trained_head(model, task):
-        return start, False
-    start, record = initialise_head(start, ensure_validation(task), recipe, run)
+    fitted, record = initialise_head(model, ensure_validation(task), recipe, run)
     say(run, describe_head(record))
-    return replace(start, provenance={**start.provenance, "head": record}), True
+    return replace(fitted, provenance={**fitted.provenance, "head": record})
 
 
 def _describe_training(

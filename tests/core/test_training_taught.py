@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from torch.nn import functional
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import Descendant, assemble
 from learngene_zoo.errors import WrongCall
+from learngene_zoo.families.tensors import initialise
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.lifecycle.finetuning import FinetuneConfig, _open_distillation
 from learngene_zoo.runs.run import Run
@@ -116,6 +118,25 @@ def test_trials_of_rates_have_the_loss_of_the_training(
     lifecycle.finetune(student(), **settings, teacher=teacher)
     assert len(trained) >= len(LEARNING_RATES)
     assert set(trained) == {"Distilled"}
+
+
+def test_a_wrong_teacher_is_refused_before_features_are_computed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("learngene_zoo.lifecycle.opening.open_task", lambda *_, **__: TASK)
+
+    def fail(*inputs: Any) -> Any:
+        raise AssertionError("the head was fitted")
+
+    monkeypatch.setattr("learngene_zoo.training.heads.initialise_head", fail)
+    features = SPEC.with_(classes=0)
+    pretrained = assemble(features, initialise(features, 0), seed=1)  # all weights inherited
+    other = assemble(SPEC.with_(classes=5), {}, seed=2)
+    other.save(tmp_path / "teacher")
+    with pytest.raises(WrongCall, match="does not fit the task"):
+        lifecycle.finetune(pretrained, task="tiny", epochs=1, teacher=str(tmp_path / "teacher"))
+    with pytest.raises(AssertionError, match="the head was fitted"):
+        lifecycle.finetune(pretrained, task="tiny", epochs=1)
 
 
 def test_what_is_about_a_teacher_needs_one() -> None:
