@@ -36,6 +36,7 @@ from learngene_zoo.cli.options import (
     add_options,
     check_tasks,
     complete_learngenes,
+    list_typed,
     make_budget_options,
     make_options,
     make_size_options,
@@ -150,7 +151,8 @@ def build(method: Method) -> click.Command:
         list_members = partial(
             lifecycle.plan,
             method.name,
-            extractor=read_settings(method.preset(preset)),
+            preset=preset,
+            settings=list_typed(method.preset(preset)),
             expander=read_settings(method.expander),
             ancestries=ancestry,
             budget=Budget(max_params=max_params, max_flops=max_flops),

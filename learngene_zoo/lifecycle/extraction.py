@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -37,6 +37,7 @@ from learngene_zoo.tasks.task import check_inputs, stamp_tasks
 from learngene_zoo.text import quote_word
 
 if TYPE_CHECKING:
+    from learngene_zoo.families.spec import Spec
     from learngene_zoo.pretrained.ancestry import Ancestry
     from learngene_zoo.tasks.task import Task
 
@@ -101,10 +102,12 @@ def extract(
     for source in sources:
         check_source(source)
     references, reads_tasks = _list_references(method, chosen, named, sources)
-    _check_outline(method, chosen, sources, image_size, pool)
+    adapt = partial(
+        _adapt_settings, method, preset, chosen, settings=settings if extractor is None else None
+    )
+    _check_outline(method, adapt, sources, image_size, pool)
     opened = _open_ancestries(method, sources, image_size, pool, run)
-    named_settings = settings if extractor is None else None
-    chosen, note = _adapt_settings(method, preset, chosen, opened, named_settings)
+    chosen, note = adapt([ancestry.spec for ancestry in opened])
     extraction = PreparedExtraction(
         method=method,
         extractor=chosen,
@@ -261,7 +264,7 @@ def _adapt_settings(
     method: Method,
     preset: str | None,
     extractor: Extractor,
-    ancestries: Sequence[Ancestry],
+    specs: Sequence[Spec],
     settings: Mapping[str, Any] | None,
 ) -> tuple[Extractor, str]:
     """Return the preset for these ancestry models with the named settings, and a note on changes.
@@ -272,11 +275,10 @@ def _adapt_settings(
         method: the method.
         preset: the name of the preset.
         extractor: the preset with the named settings, before it is adapted.
-        ancestries: the ancestry models.
+        specs: the shapes of the ancestry models.
         settings: the settings that the caller named. None: the extractor is the caller's and is not
             adapted.
     """
-    specs = [ancestry.spec for ancestry in ancestries]
     adapted = extractor
     with report_failure(method.name):
         if settings is not None:
@@ -359,14 +361,15 @@ def _check_setting_names(names: Iterable[str], extractor: Extractor) -> None:
 
 def _check_outline(
     method: Method,
-    extractor: Extractor,
+    adapt: Callable[[Sequence[Spec]], object],
     sources: Sequence[str],
     image_size: int | None,
     pool: str | None,
 ) -> None:
     """Raise `WrongCall` for settings that these ancestry models rule out, before torch is imported.
 
-    Only those of timm and the bundled ones, whose shapes are known without a file.
+    Only those of timm and the bundled ones, whose shapes are known without a file. `adapt` adapts
+    the settings to shapes, and checks them.
     """
     from learngene_zoo.pretrained.ancestry import read_ancestry_spec
 
@@ -377,8 +380,7 @@ def _check_outline(
         ]
         for spec in specs:
             check_family(method, spec)
-        with report_failure(method.name):
-            extractor.outline(specs)
+        adapt(specs)
 
 
 def _check_distinct(tasks: Sequence[Task]) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.arguments import refuse_unknown_arguments
@@ -19,9 +19,7 @@ from learngene_zoo.method.checks import list_members
 from learngene_zoo.method.contract import Expander, Extractor
 from learngene_zoo.method.installed import METHODS, check_family, find_method, report_failure
 from learngene_zoo.method.sizes import Budget, Member, Target
-
-if TYPE_CHECKING:
-    pass
+from learngene_zoo.settings import with_settings
 
 
 @refuse_unknown_arguments
@@ -29,6 +27,8 @@ def plan(
     name: str | Path,
     *,
     extractor: Extractor | None = None,
+    preset: str | None = None,
+    settings: Mapping[str, Any] | None = None,
     expander: Expander | None = None,
     ancestries: str | Sequence[str] = (),
     target: Target | None = None,
@@ -43,7 +43,10 @@ def plan(
 
     Args:
         name: a method or a learngene.
-        extractor: settings of the extraction; default: the method's.
+        extractor: the settings of the extraction. None: those of the preset for these ancestry
+            models (`Method.adapt_preset`), changed by `settings`.
+        preset: a preset of the method; default: "mini".
+        settings: settings of the extraction by name, where they differ from the preset.
         expander: settings of the expansion; default: the method's.
         ancestries: sources of ancestry models.
         target: narrows the list (layers, width, heads) or sets classes and image size.
@@ -59,7 +62,6 @@ def plan(
 
     if str(name) in METHODS.references():
         method = METHODS.load(str(name))
-        extractor = extractor or method.extractor
         size = target.image_size if target else None
         specs = [
             read_ancestry_spec(source, offline=offline).with_(image_size=size).with_pool(pool)
@@ -68,6 +70,8 @@ def plan(
         for spec in specs:
             check_family(method, spec)
         with report_failure(method.name):
+            if extractor is None:
+                extractor = with_settings(method.adapt_preset(preset, specs), settings or {})
             config = replace(extractor.outline(specs), method=method.name)
     else:
         folder = shelf.find(name, offline=offline)

@@ -88,4 +88,4 @@ def describe_changes(before: Extractor, after: Extractor) -> str:
         for setting in list_settings(after)
         if setting.default != values[setting.name]
     ]
-    return f"for a model of this width: {', '.join(changes)}"
+    return f"for this ancestry model: {', '.join(changes)}"

@@ -32,7 +32,14 @@ from lgzoo_tal.architectures import (
     draw_training_set,
     scale_rule,
 )
-from lgzoo_tal.hypernet_spec import HypernetDetails, HypernetSpec, check_target
+from lgzoo_tal.hypernet_spec import (
+    Decoder,
+    HypernetDetails,
+    HypernetSpec,
+    LowRank,
+    check_target,
+    count_rows,
+)
 
 Direction = Literal["student-teacher", "teacher-student"]
 Axis = Literal["features", "positions"]
@@ -52,6 +59,8 @@ TasksRecipe = Annotated[
 # Cost of the hypernetwork's own forward and backward pass in a step, in images through one layer of
 # a model of the ancestry's width: measured with the presets `mini`.
 HYPERNET_STEP = 36
+
+ROWS = 1024  # of the factors in the presets `mini`, which become a multiple of it (`adapt_rows`)
 
 # Training of the released code of LoGAH and TAL. Augmentation would make the attributes of a source
 # task wrong.
@@ -213,6 +222,24 @@ def build_stages(
     )
 
 
+def adapt_rows(hypernet: LowRank, ancestry: Spec, decoder: Decoder = "low_rank") -> LowRank:
+    """Return the size of a hypernetwork whose factors have enough rows for an ancestry model.
+
+    The number of rows is increased to a multiple of `ROWS` where the largest tensor of a model of
+    the ancestry's width needs more, as that of patches of 14 pixels does.
+
+    Args:
+        hypernet: the size, as a preset has it.
+        ancestry: the shape of the ancestry model.
+        decoder: "projected" also needs a row for each row of the ancestry model's matrices.
+    """
+    spec = hypernet.build_spec().with_(decoder=decoder).for_inputs(ancestry)
+    needed = max(count_rows(spec, derive_plain_spec(ancestry)).values())
+    if decoder == "projected":
+        needed = max(needed, ancestry.hidden, 3 * ancestry.width)
+    return replace(hypernet, chunk=max(hypernet.chunk, -(-needed // ROWS) * ROWS))
+
+
 def check_recipes(training: Recipe, tuning: Recipe) -> None:
     """Check that models that exist for a single step can be trained so. Raises `WrongCall`."""
     for stage, recipe in (("training", training), ("tuning", tuning)):
@@ -265,12 +292,8 @@ def _check_reach(stage: Stage, rule: Rule, ancestry: Spec) -> None:
         try:
             heads = rule.heads or width // ancestry.head_width
             check_target(stage.hypernet, rule.spec.with_(width=width, heads=heads), ancestry)
-        except WrongCall as error:  # a decoder for small pictures
-            if stage.hypernet.inputs == "texts":
-                raise
-            raise WrongCall(
-                f"{error}, or `--preset paper`, whose decoder is for pictures of 224 pixels"
-            ) from None
+        except WrongCall as error:
+            raise WrongCall(f"{error}, or increase --hypernet-chunk") from None
 
 
 def estimate_work(

@@ -286,19 +286,7 @@ def check_picture_target(spec: HypernetSpec, target: Spec) -> None:
             "predicted; choose an image size "
             f"of at least {2 * target.patch_size}"
         )
-    if spec.decoder == "conv":
-        return
-    side, wide = target.image_size // target.patch_size, min(target.width, spec.widest)
-    patch_size, width, channels = target.patch_size, target.width, target.channels
-    rows = {
-        f"patches of {patch_size} pixels at a width of {width}": wide * patch_size,
-        f"{channels} channels in patches of {patch_size} pixels": channels * patch_size,
-        f"{side} x {side} patches at a width of {width}": width * side,
-    }
-    biases = [("a bias", size) for size in (target.width, 3 * target.width, target.hidden)]
-    for name, size in (*biases, ("a head's bias", target.classes)):
-        half = count_half(spec, size)
-        rows[f"{name} of {size} numbers"] = half + min(size, spec.widest)
+    rows = count_rows(spec, target)
     too_large = next((name for name, needed in rows.items() if needed > spec.chunk), None)
     if too_large is not None:
         raise WrongCall(
@@ -331,16 +319,40 @@ def check_text_target(spec: HypernetSpec, target: Spec, ancestry: Spec | None = 
             f" width {ancestry.width}; choose a narrower model, or extract with"
             " --hypernet-embeddings predicted"
         )
-    if spec.decoder == "conv":
-        return
-    sizes = (target.width, 3 * target.width, target.hidden)
-    rows = {size: count_half(spec, size) + min(size, spec.widest) for size in sizes}
-    too_large = next((size for size, needed in rows.items() if needed > spec.chunk), None)
+    rows = count_rows(spec, target)
+    too_large = next((name for name, needed in rows.items() if needed > spec.chunk), None)
     if too_large is not None:
         raise WrongCall(
-            f"a bias of {too_large} numbers would need {rows[too_large]} rows of the low-rank"
-            f" decoder's factors, which have {spec.chunk}; choose a narrower model"
+            f"{too_large} would need {rows[too_large]} rows of the low-rank decoder's factors, "
+            f"which have {spec.chunk}; choose a narrower model"
         )
+
+
+def count_rows(spec: HypernetSpec, target: Spec) -> dict[str, int]:
+    """Return the rows of a low-rank decoder's factors that tensors of a model need, by a
+    description of the tensor; {} for a convolutional decoder.
+
+    Matrices of linear layers need no more than a bias. Of a model of texts, embeddings are
+    inherited or tiled.
+    """
+    if spec.decoder == "conv":
+        return {}
+    rows = {}
+    biases = [("a bias", size) for size in (target.width, 3 * target.width, target.hidden)]
+    if spec.inputs == "images":
+        target = require_pictures(target)
+        patch_size, width, channels = target.patch_size, target.width, target.channels
+        side = target.image_size // patch_size
+        rows = {
+            f"patches of {patch_size} pixels at a width of {width}": min(width, spec.widest)
+            * patch_size,
+            f"{channels} channels in patches of {patch_size} pixels": channels * patch_size,
+            f"{side} x {side} patches at a width of {width}": width * side,
+        }
+        biases.append(("a head's bias", target.classes))
+    for name, size in biases:
+        rows[f"{name} of {size} numbers"] = count_half(spec, size) + min(size, spec.widest)
+    return rows
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from learngene_zoo.plugin import FLAT, Extractor, LearngeneConfig, Method
 from lgzoo_tal.config import (
@@ -35,6 +35,7 @@ from lgzoo_tal.config import (
     SourceRecipe,
     Stage,
     TasksRecipe,
+    adapt_rows,
     build_outline,
     build_stages,
     check_recipes,
@@ -71,6 +72,10 @@ class LogahExtractor(Extractor):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_recipes(self.training, self.tuning)
+
+    def adapt(self, ancestries: Sequence[Spec]) -> Self:
+        """Return the settings with enough rows in the factors for the ancestry model."""
+        return replace(self, hypernet=adapt_rows(self.hypernet, ancestries[0]))
 
     def build_stages(self, ancestry: Spec) -> tuple[Stage, Stage]:
         """Return the settings of both stages."""

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Self
 
 from learngene_zoo.plugin import FLAT, Extractor, LearngeneConfig, Method, WrongCall
 from lgzoo_tal import logah
@@ -37,6 +37,7 @@ from lgzoo_tal.config import (
     SourceRecipe,
     Stage,
     TasksRecipe,
+    adapt_rows,
     build_outline,
     build_stages,
     check_recipes,
@@ -92,6 +93,10 @@ class PithExtractor(Extractor):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_recipes(self.training, self.tuning)
+
+    def adapt(self, ancestries: Sequence[Spec]) -> Self:
+        """Return the settings with enough rows in the factors for the ancestry model."""
+        return replace(self, hypernet=adapt_rows(self.hypernet, ancestries[0], "projected"))
 
     def build_stages(self, ancestry: Spec) -> tuple[Stage, Stage]:
         """Return the settings of both stages."""

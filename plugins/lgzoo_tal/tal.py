@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Self
 
 from learngene_zoo.plugin import FLAT, Extractor, LearngeneConfig, Method, TextSpec, WrongCall
 from lgzoo_tal import logah
@@ -39,6 +39,7 @@ from lgzoo_tal.config import (
     SourceRecipe,
     Stage,
     TasksRecipe,
+    adapt_rows,
     build_outline,
     build_stages,
     check_recipes,
@@ -108,6 +109,10 @@ class TalExtractor(Extractor):
                 "there is no stage 1 to guide without a source task; use --no-guidance, or choose "
                 "a --source"
             )
+
+    def adapt(self, ancestries: Sequence[Spec]) -> Self:
+        """Return the settings with enough rows in the factors for the ancestry model."""
+        return replace(self, hypernet=adapt_rows(self.hypernet, ancestries[0]))
 
     def build_stages(self, ancestry: Spec) -> tuple[Stage, Stage]:
         """Return the settings of both stages."""

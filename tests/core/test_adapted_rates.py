@@ -107,7 +107,7 @@ def test_an_extraction_adapts_what_is_not_named_and_prints_and_records_it(
     call = ["extract", "tleg", "--ancestry", wide, *words, "-o", str(tmp_path / "out")]
     result = CliRunner().invoke(main, call)
     assert result.exit_code == 0, result.stderr
-    line = "for a model of this width: --lr 0.00096 instead of 0.001, --teaching-layer-decay 0.75"
+    line = "for this ancestry model: --lr 0.00096 instead of 0.001, --teaching-layer-decay 0.75"
     assert line in result.stderr
     settings = load_learngene(tmp_path / "out").config.settings
     assert (settings["training"]["lr"], settings["teaching"]["lr"]) == (9.6e-4, 2e-3)

@@ -73,7 +73,7 @@ def _outline_arm(claim: Claim, name: str, where: str, offline: bool) -> tuple[Ar
     rate = claim.tuning.lr[0] if claim.tuning and name in make_space(claim).arms else None
     with _locate(where, "settings"):
         arm = build_arm(claim, name, 0, rate)
-        extractor = arm.extractor
+        arm.extractor  # noqa: B018
     with _locate(where, "expand"):
         arm.expander  # noqa: B018
     with _locate(where, "ancestries"):
@@ -84,7 +84,7 @@ def _outline_arm(claim: Claim, name: str, where: str, offline: bool) -> tuple[Ar
         for spec in specs:
             check_family(method, spec)
     with _locate(where, "settings"):
-        return arm, replace(extractor.outline(specs), method=method.name)
+        return arm, replace(arm.adapt_extractor(specs).outline(specs), method=method.name)
 
 
 def _check_tasks(arm: Arm, targets: Sequence[str], spec: Spec, offline: bool) -> None:

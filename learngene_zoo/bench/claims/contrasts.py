@@ -18,10 +18,8 @@ from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.family import count_cost
 from learngene_zoo.intervals import compute_paired_gain
 from learngene_zoo.lifecycle import plan
-from learngene_zoo.method.installed import METHODS
 from learngene_zoo.method.sizes import Member, Target
 from learngene_zoo.pretrained.ancestry import read_ancestry_spec
-from learngene_zoo.settings import with_settings
 
 SizeName = int | str  # a size: layers, or its name
 Unit = tuple[str, SizeName, int]  # task, size, seed
@@ -294,7 +292,7 @@ def list_members(exact: Sum) -> list[Member]:
     """Return every descendant of the family, the smallest first."""
     return plan(
         exact.method,
-        extractor=with_settings(METHODS.load(exact.method).extractor, exact.settings),
+        settings=exact.settings,
         ancestries=exact.ancestries or ((exact.ancestry,) if exact.ancestry else ()),
         target=Target(classes=exact.classes),
         convention=exact.convention,

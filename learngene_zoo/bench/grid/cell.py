@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from learngene_zoo.artifacts.records import Control
 from learngene_zoo.method.contract import Expander, Extractor
 from learngene_zoo.method.installed import METHODS
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import OMIT_DEFAULT, Json, Recipe, fingerprint, to_json, with_settings
+
+if TYPE_CHECKING:
+    from learngene_zoo.families.spec import Spec
 
 LEARNGENES = "learngenes"  # the folder of a bench with its learngenes
 # The start of a new head: a ridge regression of the model's features (training/heads.py), or
@@ -44,6 +47,14 @@ class Arm:
     def extractor(self) -> Extractor:
         """Return the extractor: the preset with the settings."""
         return with_settings(METHODS.load(self.method).preset(self.preset), self.settings)
+
+    def adapt_extractor(self, ancestries: Sequence[Spec]) -> Extractor:
+        """Return the extractor for ancestry models: the preset, adapted to them, with the settings.
+
+        An extraction has it.
+        """
+        preset = METHODS.load(self.method).adapt_preset(self.preset, ancestries)
+        return with_settings(preset, self.settings)
 
     @property
     def expander(self) -> Expander:

@@ -429,7 +429,11 @@ def list_members(arm: Arm, offline: bool = False) -> tuple[Member, ...]:
 def _list_members(arm_as_json: str, offline: bool) -> tuple[Member, ...]:
     arm = from_json(Arm, json.loads(arm_as_json), "arm")
     planned = partial(
-        lifecycle.plan, extractor=arm.extractor, expander=arm.expander, ancestries=arm.ancestries
+        lifecycle.plan,
+        preset=arm.preset,
+        settings=arm.settings,
+        expander=arm.expander,
+        ancestries=arm.ancestries,
     )
     return tuple(planned(arm.method, target=Target(image_size=arm.image_size), offline=offline))
 

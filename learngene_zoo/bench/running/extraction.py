@@ -152,7 +152,7 @@ def estimate_works(arm: Arm, size: Callable[[str], int], offline: bool) -> list[
         if arm.extractor.needs_tasks()
         else []
     )
-    return list(arm.extractor.work(specs, [size(task) for task in tasks]))
+    return list(arm.adapt_extractor(specs).work(specs, [size(task) for task in tasks]))
 
 
 def check_same_ancestries(cells: Iterable[Cell], out: Path, run: Run) -> None:
