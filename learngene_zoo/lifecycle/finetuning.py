@@ -237,7 +237,7 @@ def _train(
     validated = limit_validation(ensure_validation(task), tuning.validation_images)
     resolved, tried = resolve_auto(model, validated, recipe, run, automatic, adapt, distillation)
     model = adapt(model, resolved.lr) if adapt else model
-    for line in _describe_training(start, validated, resolved, named):
+    for line in _describe_training(start, task, validated, resolved, named):
         say(run, line)
     result = tune(
         model,
@@ -325,9 +325,21 @@ def _fit_head(
 
 
 def _describe_training(
-    start: Descendant | TimmModel, task: Task, recipe: Recipe, named: Collection[str]
+    start: Descendant | TimmModel,
+    task: Task,
+    validated: Task,
+    recipe: Recipe,
+    named: Collection[str],
 ) -> list[str]:
-    """Return lines about the images or texts, the batches and the default rates of a training."""
+    """Return lines about the images or texts, the batches and the default rates of a training.
+
+    Args:
+        start: the model.
+        task: the task.
+        validated: the task with the validation images that are used.
+        recipe: the training.
+        named: the settings that the caller chose.
+    """
     from learngene_zoo.tasks.splits.cutting import ensure_validation
 
     sizes, noun = ensure_validation(task).sizes, task.sample_noun
@@ -340,7 +352,10 @@ def _describe_training(
     if not recipe.epochs:
         return [samples]
     used = min(recipe.images or train, train)
-    if validation > PASSES_PER_STEP * used:
+    num_validated = validated.sizes["validation"]
+    if num_validated < validation:
+        samples += f"; {num_validated:,} of the validation {noun}s choose the epoch"
+    elif validation > PASSES_PER_STEP * used:
         samples += (
             "; validation takes longer than training, and less with --validation-images N, which "
             "chooses the epoch on a sample"
