@@ -145,6 +145,13 @@ def test_the_papers_sizes() -> None:
     assert round((14_952_040 + grow) / 1e6, 1) == 37.7
 
 
+def test_the_layer_scale_of_an_ancestry_model_is_left_out() -> None:
+    spec = make_tiny_ancestry().spec
+    outline = LETS.presets["smoke"].outline([spec.with_(layer_scale=0.1)])
+    assert outline == LETS.presets["smoke"].outline([spec])
+    assert outline.spec.layer_scale is None
+
+
 def test_what_cannot_be_built_is_refused() -> None:
     for size in ({"width": 48}, {"layers": 4}, {"width": 32, "heads": 4}):
         with pytest.raises(
@@ -154,7 +161,7 @@ def test_what_cannot_be_built_is_refused() -> None:
     with pytest.raises(WrongCall, match="an even number of at most 4 layers"):
         LetsDetails(layers=3, heads=1).derive_source_spec(AUXILIARY)
     with pytest.raises(WrongCall, match="lets takes plain blocks alone"):
-        LETS.presets["smoke"].outline([make_tiny_ancestry().spec.with_(layer_scale=0.1)])
+        LETS.presets["smoke"].outline([make_tiny_ancestry().spec.with_(qk_norm=True)])
     fewer = {name: tensor for name, tensor in extract().state.items() if name != "blocks.grow.1.k"}
     with pytest.raises(BadFile, match=r"blocks\.grow\.1\.k is missing"):
         lg.expand(replace(extract(), state=fewer))

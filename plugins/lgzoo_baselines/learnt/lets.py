@@ -135,8 +135,7 @@ class LetsExtractor(Extractor):
         Raises `WrongCall` for a source, or for a kind of block, that LeTs cannot have.
         """
         layers = self.auxiliary_layers or ancestries[0].layers
-        spec = derive_auxiliary_spec(ancestries[0], layers)
-        check_plain_blocks(spec)
+        spec = derive_plain_spec(derive_auxiliary_spec(ancestries[0], layers))
         half_depth, half_heads = max(spec.layers // 4 * 2, 2), (spec.heads + 1) // 2
         details = LetsDetails(
             layers=self.source_layers or half_depth, heads=self.source_heads or half_heads
@@ -168,15 +167,19 @@ class LetsExtractor(Extractor):
         return collect_learngene(config, details, trained, metrics)
 
 
-def check_plain_blocks(spec: Spec) -> None:
-    """Raise `WrongCall` for a kind of block that cannot be grown."""
+def derive_plain_spec(spec: Spec) -> ViTSpec:
+    """Return the shape without LayerScale: none of the ancestry model's tensors is inherited.
+
+    Raises `WrongCall` for another kind of block that cannot be grown.
+    """
     assert isinstance(spec, ViTSpec)
-    is_special = spec.layer_scale is not None or spec.qk_norm or not spec.qkv_bias
+    is_special = spec.qk_norm or not spec.qkv_bias
     if is_special or tuple(list_matrices(spec)) != MATRICES or spec.mlp_ratio % 1:
         raise WrongCall(
-            "lets takes plain blocks alone, with biases and a whole mlp_ratio, without layer "
-            "scale; choose another ancestry model"
+            "lets takes plain blocks alone, with biases, a whole mlp_ratio and no norms of queries "
+            "and keys; choose another ancestry model"
         )
+    return replace(spec, layer_scale=None)
 
 
 @dataclass(frozen=True, kw_only=True)
