@@ -50,11 +50,35 @@ class Activity:
     has_bar: bool = False  # a bar shows it: no line is printed meanwhile
     note: str = ""
     began: float = field(default_factory=time.monotonic)
+    # When the speed began to be measured, and the items that were done then: of a resumed step some
+    # are done at once.
+    _mark: tuple[float, int] | None = field(default=None, init=False)
 
     def describe(self) -> str:
-        """Return the title and, of items, the number that is done."""
+        """Return the title and, of items, the number that is done and the remaining time."""
         count = f" {self.num_done}/{self.total}" if self.total else ""
+        left = self.estimate_seconds_left()
+        if left is not None and left >= 1:
+            count += f" ({_format_duration(left)} left)"
         return f"{_shorten(self.title)}{count}{f', {_shorten(self.note)}' if self.note else ''}"
+
+    def estimate_seconds_left(self) -> float | None:
+        """Return the seconds until all items are done, at the speed since the first call; None
+        while it is unknown.
+        """
+        now, done = time.monotonic(), self.num_done
+        if not self.total or not done:
+            return None
+        if self._mark is None:
+            self._mark = now, done
+        began, done_before = self._mark
+        if done == done_before:
+            return None
+        return (now - began) * (self.total - done) / (done - done_before)
+
+
+def _format_duration(seconds: float) -> str:
+    return f"{seconds:.0f}s" if seconds < 59.5 else format_seconds(seconds)
 
 
 def _shorten(text: str) -> str:
@@ -126,10 +150,10 @@ class _Printer:
             if activity.total or activity in (current[0], current[-1])
         ]
         seconds = time.monotonic() - current[0].began
-        duration = f"{seconds:.0f}s" if seconds < 59.5 else format_seconds(seconds)
         try:
             print(
-                ": ".join(activity.describe() for activity in activities) + f", {duration}",
+                ": ".join(activity.describe() for activity in activities)
+                + f", {_format_duration(seconds)}",
                 file=sys.stderr,
                 flush=True,
             )

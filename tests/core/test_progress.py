@@ -49,6 +49,25 @@ def test_a_long_step_prints_lines_about_itself_and_how_far_it_is(
     assert set(lines) - {"extract: solving blocks 2/3, 0s"} == {"extract: solving blocks 1/3, 0s"}
 
 
+def test_the_remaining_time_follows_from_the_speed_since_the_first_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    activity = Activity("training", 100)
+    times = iter((0.0, 100.0, 110.0, 110.0, 130.0, 400.0))
+    monkeypatch.setattr(time, "monotonic", lambda: next(times))
+    assert activity.describe() == "training 0/100"
+    activity.num_done = 40  # resumed: these took no time
+    assert activity.describe() == "training 40/100"
+    activity.num_done = 45
+    assert activity.describe() == "training 45/100 (1m 50s left)"  # 5 in 10 seconds
+    activity.num_done = 40
+    assert activity.describe() == "training 40/100"
+    activity.num_done, activity.note = 70, "loss 0.5"
+    assert activity.describe() == "training 70/100 (30s left), loss 0.5"
+    activity.num_done = 100
+    assert activity.describe() == "training 100/100, loss 0.5"
+
+
 def test_items_counted_outside_are_named_with_the_innermost_step(
     period: float, capsys: Any
 ) -> None:
