@@ -79,6 +79,7 @@ FREE = (
     "weight_selection",
     "weight_subcloning",
     "mimetic",
+    "peg",
     "front",
 )
 TRAINED = (
@@ -91,7 +92,6 @@ TRAINED = (
     "logah",
     "lsamd",
     "nested",
-    "peg",
     "pith",
     "pool",
     "snnet",
