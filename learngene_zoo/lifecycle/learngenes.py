@@ -44,9 +44,9 @@ def plan(
     Args:
         name: a method or a learngene.
         extractor: the settings of the extraction. None: those of the preset for these ancestry
-            models (`Method.adapt_preset`), changed by `settings`.
+            models (`Method.adapt_preset`).
         preset: a preset of the method; default: "mini".
-        settings: settings of the extraction by name, where they differ from the preset.
+        settings: settings of the extraction by name, where they differ from these.
         expander: settings of the expansion; default: the method's.
         ancestries: sources of ancestry models.
         target: narrows the list (layers, width, heads) or sets classes and image size.
@@ -70,9 +70,9 @@ def plan(
         for spec in specs:
             check_family(method, spec)
         with report_failure(method.name):
-            if extractor is None:
-                extractor = with_settings(method.adapt_preset(preset, specs), settings or {})
-            config = replace(extractor.outline(specs), method=method.name)
+            chosen = extractor or method.adapt_preset(preset, specs)
+            config = with_settings(chosen, settings or {}).outline(specs)
+        config = replace(config, method=method.name)
     else:
         folder = shelf.find(name, offline=offline)
         config = read_config(folder)
