@@ -159,7 +159,8 @@ def find(reference: str | Path, *, offline: bool = False) -> Path:
         return path
     if path.is_file():
         use = (
-            "; an exported file works with lgzoo evaluate (without --probe) and predict"
+            "; an exported file works with lgzoo evaluate (without --probe) and predict, if it has "
+            "classes"
             if path.suffix in EXPORTED
             else ""
         )

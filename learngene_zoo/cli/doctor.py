@@ -133,7 +133,9 @@ def _check_task(task: str, offline: bool, as_json: bool) -> None:
     row = read_first_row(task, offline)
     if not row["missing"]:
         check = f"lgzoo doctor{format_task_option(task)} --check-images"
-        extract = f"lgzoo extract closed_form{format_task_option(task)}"
+        # The bundled ancestry model of `extract` is one of images.
+        ancestry = " --ancestry MODEL" if "first_text" in row else ""
+        extract = f"lgzoo extract closed_form{ancestry}{format_task_option(task)}"
         can_check = _is_readable(task) and "first_text" not in row
         _advise_on(task, [], check if can_check else extract, as_json)
     print_row(

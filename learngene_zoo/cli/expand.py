@@ -167,7 +167,7 @@ def expand(
             folder, expander=read_settings(method.expander), target=target, offline=True
         )
         is_largest = _is_like(descendant.spec, members[-1].spec)
-    addition = ", the largest size of this learngene" if is_largest else ""
+    addition = ", the largest listed size (lgzoo show, --all)" if is_largest else ""
     say(f"{_describe_size(descendant)}{addition}", job)
     ancestry_layers = read_config(folder).spec.layers
     if descendant.spec.layers > MAX_GROWTH * ancestry_layers and not job.quiet:

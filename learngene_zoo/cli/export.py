@@ -31,8 +31,6 @@ def export(
     **options: Any,
 ) -> None:
     """Write the file and print its largest difference from the model."""
-    from learngene_zoo.pretrained.exported import is_own_export
-
     job = take_job(options)
     out = job.path or Path(f"model.{format or DEFAULT}")
     if format and out.suffix != f".{format}":
@@ -52,7 +50,7 @@ def export(
         max_drop=max_drop,
         timed=bench,
         run=job.run,
-        force=job.force or (job.run.resume and is_own_export(out, dtype)),
+        force=job.force,
     )
     facts: dict[str, Json] = {
         "format": exported.format,
@@ -88,10 +86,10 @@ command = SettingsCommand(
     "others) or torch.export.\n\n"
     "MODEL is a folder, or the name of a timm classifier (default: ./finetuned, else "
     "./descendant). The input is pixel_values (batch, channels, size, size), the output is "
-    "logits; the batch size is dynamic. A model of texts takes input_ids and attention_mask "
-    "(batch, tokens), with two types of tokens also token_type_ids, and without classes returns "
-    "sentence_embedding. Labels, preprocessing and tokenizer are in the file's metadata. The file "
-    "is compared with the model before it is written.",
+    "logits, or features without classes; the batch size is dynamic. A model of texts takes "
+    "input_ids and attention_mask (batch, tokens), with two types of tokens also token_type_ids, "
+    "and without classes returns sentence_embedding. Labels, preprocessing and tokenizer are in "
+    "the file's metadata. The file is compared with the model before it is written.",
     epilog="\b\nExamples:\n"
     "  lgzoo export\n"
     "  lgzoo export finetuned --dtype fp16 -o small.onnx\n"
@@ -137,8 +135,8 @@ command = SettingsCommand(
             "Path of the file.  [default: model.onnx or model.pt2]",
             without=("tracker", "seed", "precision"),
             force_help="Replace an existing file.",
-            resume_help="Replace an existing file if lgzoo export wrote it in the same --dtype; "
-            "another one is an error.",
+            resume_help="Replace an existing file if lgzoo export wrote it of the same model in "
+            "the same --dtype; another one is an error.",
         ),
     ],
 )

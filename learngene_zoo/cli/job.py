@@ -341,8 +341,8 @@ def choose_task(model: Descendant) -> str | None:
 def describe_unlabelled(name: str, reason: str) -> str:
     """Return a note on data without labels: what takes them, and why they have none."""
     return (
-        f"{name} has no labels; lgzoo extract, heal and shrink --images take it, finetune and "
-        f"evaluate do not ({reason})"
+        f"{name} has no labels; lgzoo heal, shrink --images and extract closed_form take it, "
+        f"finetune and evaluate do not ({reason})"
     )
 
 

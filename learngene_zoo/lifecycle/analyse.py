@@ -54,8 +54,8 @@ if TYPE_CHECKING:
 def compare(
     first: str | Path | Descendant | TimmModel,
     second: str | Path | Descendant | TimmModel,
-    *,
     task: str | None = None,
+    *,
     split: Literal["train", "validation", "test"] = "test",
     timed: bool = False,
     run: Run | None = None,

@@ -223,6 +223,7 @@ def _train(
     from learngene_zoo.tasks.splits.cutting import ensure_validation, limit_validation
     from learngene_zoo.training.automatic import resolve_auto
     from learngene_zoo.training.heads import rescale_head
+    from learngene_zoo.training.objectives import load_training_images
     from learngene_zoo.training.tuning import tune
 
     model = start.for_task(
@@ -230,6 +231,8 @@ def _train(
     ).with_fit(tuning.fit or choose_fit(start, task))
     # Before the head is fitted, so that a wrong teacher is refused at once
     distillation = _open_distillation(tuning, model, task, run)
+    # Likewise images that cannot be read, also of the other splits
+    load_training_images(ensure_validation(task), model.input_format, recipe, run)
     is_fitted = _needs_head(start, task, tuning)
     if is_fitted:
         model = _fit_head(model, task, recipe, run)
@@ -354,7 +357,7 @@ def _describe_training(
     used = min(recipe.images or train, train)
     num_validated = validated.sizes["validation"]
     if num_validated < validation:
-        samples += f"; {num_validated:,} of the validation {noun}s choose the epoch"
+        samples += f"; the epoch is chosen on {num_validated:,} of the validation {noun}s"
     elif validation > PASSES_PER_STEP * used:
         samples += (
             "; validation takes longer than training, and less with --validation-images N, which "

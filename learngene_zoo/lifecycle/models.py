@@ -29,7 +29,7 @@ from learngene_zoo.lifecycle.opening import (
     warn_of_random_head,
 )
 from learngene_zoo.lifecycle.training_warnings import warn_of_training
-from learngene_zoo.pretrained.exported import check_format, is_exported_file
+from learngene_zoo.pretrained.exported import check_format, check_own_export, is_exported_file
 from learngene_zoo.pretrained.timm_model import open_model
 from learngene_zoo.runs.folder import check_start, produce
 from learngene_zoo.runs.run import Run
@@ -196,9 +196,11 @@ def export(
         max_drop: the largest accepted fall of the metric of an int8 file.
         timed: also measure latencies.
         run: how to compute. None: `Run()`, with progress in a notebook.
-        force: replace existing content of `out`.
+        force: replace existing content of `out`. With `run.resume`, only a file that was exported
+            from the same model in the same dtype is replaced.
 
     Raises:
+        Refused: with `run.resume`, for an existing file of another model or dtype.
         WrongCall: as `evaluate` does, and for a task without int8.
         ZooError: as `runtimes.export_descendant` does.
     """
@@ -208,14 +210,20 @@ def export(
             f"the task {task!r:.60} is used only for dtype int8; leave it out, or choose dtype int8"
         )
     check_format(Path(out), dtype)
-    check_file(Path(out), force)
+    is_resumed = run.resume and not force and Path(out).is_file()
+    check_file(Path(out), force or is_resumed)
+    if is_resumed:
+        check_own_export(Path(out), dtype)
     from learngene_zoo.lifecycle.runtimes import export_descendant
 
     descendant = _open_exportable(model, run)
+    if is_resumed:
+        check_own_export(Path(out), dtype, str(descendant.identity))
     data = _open_measured(descendant, task, run) if dtype == "int8" else None
     settings: dict[str, Any] = {"dtype": dtype, "task": data, "max_drop": max_drop, "timed": timed}
     warn_of_random_head(descendant)
-    exported = export_descendant(descendant, Path(out), **settings, run=run, force=force)
+    may_replace = force or is_resumed
+    exported = export_descendant(descendant, Path(out), **settings, run=run, force=may_replace)
     if descendant.task is not None and is_own_data(descendant.task):
         with open_for_artifact(descendant):
             origin = find_origin(descendant.task)

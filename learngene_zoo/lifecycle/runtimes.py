@@ -193,6 +193,7 @@ def collect_metadata(descendant: Descendant | TimmModel, dtype: Dtype) -> dict[s
         **describe_inputs(descendant.input_format, descendant.provenance.get("pairs")),
         "task": descendant.task or "",
         "dtype": dtype,
+        "model": str(descendant.identity),
         "license": descendant.licence,
         "method": descendant.provenance.get("method", ""),
         "learngene_zoo": to_json(descendant.provenance.get("versions", {})),

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from zipfile import BadZipFile, ZipFile
 
-from learngene_zoo.errors import BadFile, Unavailable, WrongCall, ZooError
+from learngene_zoo.errors import BadFile, Exists, Refused, Unavailable, WrongCall, ZooError
 from learngene_zoo.families.picture_format import InputFormat
 from learngene_zoo.families.text_format import TextFormat
 from learngene_zoo.pretrained.exported_inputs import (
@@ -74,34 +74,48 @@ def name_output(has_classes: bool, is_text: bool) -> str:
     return EMBEDDING if is_text else FEATURES
 
 
-def is_own_export(path: Path, dtype: Dtype) -> bool:
-    """Return whether a file was written by `lgzoo export`. Nothing in it is unpickled.
+def check_own_export(path: Path, dtype: Dtype, model: str | None = None) -> None:
+    """Check that `lgzoo export` wrote a file, in a dtype and from a model. Nothing is unpickled.
 
-    Raises `WrongCall` if it was written in another dtype than this one.
+    Args:
+        path: the file.
+        dtype: the dtype of its weights.
+        model: the fingerprint of the model; None: any. A file that does not state it passes.
+
+    Raises:
+        Exists: for a file of other origin.
+        Refused: for a file in another dtype, or of another model.
     """
-    try:
-        if path.suffix.lower() == ".pt2":
-            stated = _read_program_dtype(path)
-        else:
-            stated = open_exported(path).dtype
-    except (ZooError, BadZipFile, OSError, KeyError, ValueError):
-        return False
-    if stated not in (None, dtype):
-        raise WrongCall(
+    facts = _read_own_facts(path)
+    if facts is None:
+        raise Exists(path)
+    stated = facts.get("dtype", dtype)
+    if stated != dtype:
+        raise Refused(
             f"{path} is a file in {stated}, and this call writes {dtype}; name another file with "
             "-o, or replace it with --force"
         )
-    return True
-
-
-def _read_program_dtype(path: Path) -> str | None:
-    """Return the dtype in the metadata of a `.pt2` file. Raises `KeyError` if it has none."""
-    with ZipFile(path) as archive:
-        entry = next(
-            (name for name in archive.namelist() if name.endswith("/extra/metadata.json")), ""
+    if model is not None and facts.get("model", model) != model:
+        raise Refused(
+            f"{path} is a file of another model; name another file with -o, or replace it with "
+            "--force"
         )
-        facts = parse_json(archive.read(entry))
-    return facts.get("dtype") if isinstance(facts, dict) else None
+
+
+def _read_own_facts(path: Path) -> Mapping[str, str] | None:
+    """Return the metadata of a file of `lgzoo export`; None for a file of other origin."""
+    try:
+        if path.suffix.lower() != ".pt2":
+            model = open_exported(path)
+            facts: Mapping[str, str] = model.session.get_modelmeta().custom_metadata_map
+            return facts
+        with ZipFile(path) as archive:
+            names = archive.namelist()
+            entry = next(name for name in names if name.endswith("/extra/metadata.json"))
+            read = parse_json(archive.read(entry))
+    except (ZooError, BadZipFile, OSError, StopIteration, ValueError):
+        return None
+    return read if isinstance(read, dict) else None
 
 
 def check_format(path: Path, dtype: Dtype) -> Format:

@@ -100,7 +100,8 @@ def check_head(
         )
     if model.classes != task.classes:
         count = f"{model.classes} classes" if model.classes else "no classes, but returns features,"
-        raise WrongCall(f"{which} has {count} and {task.name} has {task.classes}; {train}")
+        probe = "" if model.classes or is_exported else ", or evaluate its features with a probe"
+        raise WrongCall(f"{which} has {count} and {task.name} has {task.classes}; {train}{probe}")
     if any_order and find_class_order(model, task) is not None:
         return
     for number, (own_name, theirs) in enumerate(zip(model.class_names, task.class_names)):

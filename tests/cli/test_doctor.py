@@ -7,6 +7,7 @@ import re
 import sys
 from collections import namedtuple
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from learngene_zoo.cli.doctor import _compute
 from learngene_zoo.cli.main import main
 from learngene_zoo.cli.process.messages import describe_error
 from learngene_zoo.errors import BadFile
+from learngene_zoo.tasks.catalogue import open_task
 
 TOKEN = "hf_" + "x" * 34
 
@@ -169,6 +171,23 @@ def test_an_extraction_that_meets_a_broken_image_names_the_command_that_lists_al
     )
     listed = CliRunner().invoke(main, [*listing.split()[1:], "--workers", "0", "--json"]).stdout
     assert sum(row["what"].endswith(".png") for row in json.loads(listed)) == 23
+
+
+def test_a_broken_test_image_ends_a_fine_tuning_before_anything_is_computed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_classes(tmp_path / "data", {"cat": 12, "dog": 11})
+    split: Any = open_task("folder:data").split("test")
+    broken = Path(split.rows[int(split.members[0])].where)
+    broken.write_bytes(b"no picture")
+    expand = "expand first_k --layers 1 --task folder:data -q"
+    assert CliRunner().invoke(main, expand.split()).exit_code == 0
+    words = "finetune --task folder:data --epochs 1 --threads 1"
+    result = CliRunner().invoke(main, words.split())
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"error: {broken}: the image cannot be read")
+    assert not list(tmp_path.glob("finetuned*"))
 
 
 def test_it_says_what_to_do_next_and_what_is_left_out(tmp_path: Path) -> None:

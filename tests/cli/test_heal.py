@@ -61,6 +61,9 @@ def test_a_flat_folder_heals_a_model_which_is_then_fine_tuned(place: Path) -> No
     assert record["metrics"]["training_images"] == 27
     assert record["teacher"]["source"] == "bundled"
     assert "healed" in Path("healed", "README.md").read_text()
+    shown = json.loads(call("show", "healed", "--json").stdout)
+    assert shown["healed_on"] == "folder:flat"
+    assert shown["healed_epoch"] == record["metrics"]["kept_epoch"]
     again = call("heal", "--images", "folder:flat", *BRIEF, "--resume", "-q")
     assert (again.stdout, again.stderr) == ("healed\n", ""), "it is finished"
     assert "healed-2" in call("heal", "--images", "folder:flat", *BRIEF, code=1).stderr

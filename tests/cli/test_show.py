@@ -119,7 +119,7 @@ def test_a_language_model_shows_its_loss_and_licence() -> None:
 def test_expand_says_when_a_budget_is_larger_than_anything_it_can_build(learngene: Path) -> None:
     result = CliRunner().invoke(main, ["expand", "--max-params", "15M"])
     assert result.exit_code == 0, result.output
-    assert result.stderr.splitlines()[0].endswith(", the largest size of this learngene")
+    assert result.stderr.splitlines()[0].endswith(", the largest listed size (lgzoo show, --all)")
     result = CliRunner().invoke(main, ["expand", "--max-params", "29K", "-o", "small"])
     assert result.exit_code == 0, result.output
     assert "largest" not in result.stderr
@@ -264,7 +264,7 @@ def test_an_exported_file_is_described_by_its_metadata(
     assert (row["kind"], row["classes"], row["image_size"]) == ("exported", 12, 16)
     assert (row["class_names"], row["std"]) == (list(names), [0.25] * 3)
     assert row["megabytes"] == Path("model.onnx").stat().st_size / 1e6
-    assert row["dtype"] == "fp32"
+    assert (row["dtype"], row["output"]) == ("fp32", "logits (batch, 12)")
     table = call("show", "model.onnx").stdout
     assert "kind 9; ... (2 more)" in table
     assert "task" not in table
@@ -297,7 +297,9 @@ def test_data_without_labels_are_described(tmp_path: Path) -> None:
     row = json.loads(described.stdout)
     assert (row["kind"], row["classes"], row["class_names"]) == ("text", 0, [])
     assert (row["train"], row["validation"], row["test"]) == (36, 4, 0)
-    assert described.stderr.startswith(f"note: csv:{table} has no labels; lgzoo extract, heal and")
+    assert described.stderr.startswith(
+        f"note: csv:{table} has no labels; lgzoo heal, shrink --images"
+    )
     assert "has no label column, only text" in described.stderr
     # Labels that are there but wrong are an error.
     table.write_text("text,label\n" + "a,x\n" * 20 + "b,\n")

@@ -33,7 +33,7 @@ from learngene_zoo.lifecycle.runtimes import (
     export_descendant,
     open_runner,
 )
-from learngene_zoo.pretrained.exported import is_own_export, open_exported
+from learngene_zoo.pretrained.exported import check_own_export, open_exported
 from learngene_zoo.pretrained.timm_model import open_model
 from learngene_zoo.runs.run import Run
 from learngene_zoo.testing import make_tiny_task
@@ -311,7 +311,7 @@ def test_accuracy_and_predictions_of_a_file_are_those_of_the_model(tmp_path: Pat
     task = replace(make_tiny_task(classes=5), class_names=NAMES)
     descendant = model(SPEC.with_(image_size=task.image_size))
     path = export_descendant(descendant, tmp_path / "model.onnx", run=RUN).path
-    assert is_own_export(path, "fp32")
+    check_own_export(path, "fp32", str(descendant.identity))
     exported_model = open_exported(path, threads=1)
     theirs, ours = (
         measure(one.model(), task, "validation", one.input_format, RUN)
@@ -431,14 +431,17 @@ def test_other_files_are_not_taken_for_own_ones(tmp_path: Path, name: str) -> No
     with ZipFile(tmp_path / "mine.pt2", "w") as archive:
         archive.writestr("letters/metadata.json", "mine")
     (tmp_path / "cut.pt2").write_bytes((tmp_path / "mine.pt2").read_bytes()[:-9])
-    assert not is_own_export(tmp_path / name, "fp32")
+    with pytest.raises(Refused):
+        check_own_export(tmp_path / name, "fp32")
 
 
 def test_a_file_of_torch_export_is_recognised(tmp_path: Path) -> None:
     path = export_descendant(model(), tmp_path / "model.pt2", run=RUN).path
-    assert is_own_export(path, "fp32")
-    with pytest.raises(WrongCall, match="is a file in fp32, and this call writes fp16"):
-        is_own_export(path, "fp16")
+    check_own_export(path, "fp32", str(model().identity))
+    with pytest.raises(Refused, match="is a file in fp32, and this call writes fp16"):
+        check_own_export(path, "fp16")
+    with pytest.raises(Refused, match="is a file of another model"):
+        check_own_export(path, "fp32", "another")
 
 
 def test_a_resumed_export_keeps_a_file_of_another_dtype(tmp_path: Path) -> None:
@@ -451,9 +454,15 @@ def test_a_resumed_export_keeps_a_file_of_another_dtype(tmp_path: Path) -> None:
     assert export("--dtype", "fp16")[0] == 0
     written = path.read_bytes()
     code, stderr = export("--resume")
-    assert (code, "is a file in fp16, and this call writes fp32" in stderr) == (2, True)
+    assert (code, "is a file in fp16, and this call writes fp32" in stderr) == (1, True)
     assert path.read_bytes() == written
     assert export("--dtype", "fp16", "--resume")[0] == 0
+    other = model(SPEC.with_(layers=1)).save(tmp_path / "other")
+    result = CliRunner().invoke(
+        main, ["export", str(other), "-o", str(path), "--dtype", "fp16", "--resume"]
+    )
+    assert (result.exit_code, "is a file of another model" in result.stderr) == (1, True)
+    assert path.read_bytes() == written
     assert export("--resume", "--force")[0] == 0
     assert open_exported(path).dtype == "fp32"
 

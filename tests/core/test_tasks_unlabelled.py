@@ -169,7 +169,7 @@ def test_a_task_loses_its_labels() -> None:
 @pytest.mark.parametrize(
     ("reference", "error", "words"),
     [
-        ("folder:two", BadData, "folder:two has 2 images to train on; give at least 20"),
+        ("folder:two", BadData, "folder:two has 2 images outside its test split; give at least 20"),
         ("folder:nowhere", BadData, "there is no folder nowhere; give a folder of images"),
         ("folder:empty", BadData, "empty contains no images"),
         ("parquet:nowhere", BadData, "there is no file or folder nowhere"),

@@ -216,5 +216,5 @@ def test_a_folder_of_texts_needs_no_labels(tmp_path: Path) -> None:
     stamp = stamp_task(task)
     (tmp_path / "flat" / "0.txt").write_text("another text")
     assert stamp_task(open_images(f"folder:{tmp_path / 'flat'}")) != stamp
-    with pytest.raises(BadData, match="few has 2 texts to train on; give at least 20"):
+    with pytest.raises(BadData, match="few has 2 texts outside its test split; give at least 20"):
         open_images(f"folder:{tmp_path / 'few'}")

@@ -103,7 +103,7 @@ def test_fine_tuning_validates_on_a_limited_number_of_images(
     assert metrics["validation_images"] == 5
     assert metrics["test_images"] == TASK.sizes["test"]
     printed = capsys.readouterr().err
-    assert "; 5 of the validation images choose the epoch" in printed
+    assert "; the epoch is chosen on 5 of the validation images" in printed
     assert "--validation-images" not in printed
     lifecycle.finetune(START, task="tiny", epochs=1, images=3, run=run)
     assert "validation takes longer than training" in capsys.readouterr().err

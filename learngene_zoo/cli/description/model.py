@@ -76,12 +76,14 @@ def describe_exported(path: Path) -> Row:
     from learngene_zoo.pretrained.exported import open_exported
 
     model = open_exported(path)
+    output = model.session.get_outputs()[0]
     return {
         "model": str(path),
         "kind": "exported",
         "classes": model.classes,
         "class_names": list(model.class_names),
         **_list_input_sizes(model.input_format),
+        "output": f"{output.name} ({', '.join(map(str, output.shape))})",
         "dtype": model.dtype,
         "megabytes": path.stat().st_size / 1e6,
         "method": model.provenance.get("method") or None,
@@ -155,6 +157,7 @@ def describe_model(folder: Path, convention: Convention) -> Row:
         "method": ours.get("method"),
         **({"control": ours["control"]} if "control" in ours else {}),
         "task": ours.get("task"),
+        **_list_healing(ours),
         metric: record.metrics.get(metric),
         **_list_test(record),
         **_list_loss(record),
@@ -181,6 +184,17 @@ def _list_test(record: Provenance) -> Row:
     names = [name for name in record.metrics if name.startswith("test_")]
     values = {name: record.metrics[name] for name in names if name != "test_images"}
     return {name: value for name, value in values.items() if isinstance(value, float)}
+
+
+def _list_healing(ours: dict[str, Json]) -> Row:
+    """Return the data and the kept epoch of a model that was healed; {} for others."""
+    healed = ours.get("healed")
+    if not isinstance(healed, dict):
+        return {}
+    images, metrics = healed.get("images"), healed.get("metrics")
+    name = images.get("name") if isinstance(images, dict) else None
+    epoch = metrics.get("kept_epoch") if isinstance(metrics, dict) else None
+    return {"healed_on": name, "healed_epoch": epoch}
 
 
 def _list_loss(record: Provenance) -> Row:

@@ -14,6 +14,7 @@ from learngene_zoo.errors import (
     MIN_LETTERS,
     OUT_OF_MEMORY,
     TOO_MANY_FILES,
+    NoLabels,
     ZooError,
     explain_os_error,
     find_nearest,
@@ -38,6 +39,8 @@ def describe_error(error: Exception) -> tuple[str, int]:
         line = str(error)
         for argument, option in OPTIONS.items():
             line = line.replace(argument, option)
+        if isinstance(error, NoLabels):
+            line += " (data without labels is for lgzoo heal --images and lgzoo shrink --images)"
         return line, error.exit_code
     if isinstance(error, click.UsageError):
         return _format_usage(error), error.exit_code

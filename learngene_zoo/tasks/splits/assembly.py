@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from learngene_zoo.errors import BadData
+from learngene_zoo.errors import BadData, NoLabels
 from learngene_zoo.tasks.splits.cutting import SHARES, complete_splits
 from learngene_zoo.tasks.splits.samples import Labelled
 from learngene_zoo.tasks.task import SPLITS, Split, Task
@@ -161,7 +161,7 @@ def _check(
     if not len(stored["train"].labels):
         raise BadData(f"{name} has no training {noun}s; add some")
     if len(class_names) < 2:
-        raise BadData(
+        raise NoLabels(
             f"{name} has one class ({', '.join(class_names) or 'none'}); a task needs at least two"
         )
     for split, part in stored.items():

@@ -46,8 +46,8 @@ def open_images(reference: str, *, offline: bool = False) -> Task:
     count = task.sizes["train"] + task.sizes["validation"]
     if count < MIN_IMAGES:
         raise BadData(
-            f"{reference} has {count_noun(count, task.sample_noun)} to train on; give at least "
-            f"{MIN_IMAGES}"
+            f"{reference} has {count_noun(count, task.sample_noun)} outside its test split; give "
+            f"at least {MIN_IMAGES}"
         )
     return task
 

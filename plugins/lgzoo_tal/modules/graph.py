@@ -195,7 +195,7 @@ def check_spec(spec: Spec) -> None:
     if first is not None:
         raise WrongCall(
             f"this ViT has {first}, which hypernetworks do not predict; expected a plain ViT with "
-            "a class token"
+            "a class token and at least one class"
         )
 
 
