@@ -163,10 +163,9 @@ def _adapt_to_task(
     If no task is named it is that of the learngene, whose classes are recorded, unless `target`
     names others. The names are known if the task is the learngene's or the user's own data.
     """
-    purpose = config.purpose
-    if purpose is not None and "classes" in expander.axes and _agree(target, purpose):
-        chosen = replace(target, task=purpose.task, classes=purpose.classes, dense=purpose.dense)
-        return chosen, purpose.class_names
+    adopted = adopt_purpose(target, expander, config)
+    if adopted is not target and config.purpose is not None:
+        return adopted, config.purpose.class_names
     if target.task is None or not (target.classes is None or target.dense is None):
         return target, ()
     entry = find_entry(target.task) or open_task(target.task, offline=run.offline)
@@ -182,6 +181,17 @@ def _adapt_to_task(
     )
     names = () if isinstance(entry, Entry) or entry.classes != chosen.classes else entry.class_names
     return chosen, names
+
+
+def adopt_purpose(target: Target, expander: Expander, config: LearngeneConfig) -> Target:
+    """Return the target with the task that the learngene's descendants are for and its classes.
+
+    A target that names another task or other classes is returned as it is.
+    """
+    purpose = config.purpose
+    if purpose is None or "classes" not in expander.axes or not _agree(target, purpose):
+        return target
+    return replace(target, task=purpose.task, classes=purpose.classes, dense=purpose.dense)
 
 
 def _find_origins(task: str | None, named: str | None, run: Run) -> dict[str, LocalOrigin]:

@@ -15,6 +15,7 @@ from learngene_zoo.artifacts.records import SOURCES, parse_references
 from learngene_zoo.atomic import check_file, new_file
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.family import Convention
+from learngene_zoo.lifecycle.expansion import adopt_purpose
 from learngene_zoo.method.checks import list_members
 from learngene_zoo.method.contract import Expander, Extractor
 from learngene_zoo.method.installed import METHODS, check_family, find_method, report_failure
@@ -77,7 +78,8 @@ def plan(
         folder = shelf.find(name, offline=offline)
         config = read_config(folder)
         method = find_method(config, folder)
-    members = list_members(config, expander or method.expander, target or Target())
+    expander = expander or method.expander
+    members = list_members(config, expander, adopt_purpose(target or Target(), expander, config))
     if budget:
         from learngene_zoo.lifecycle.latency import require_fitting
 

@@ -171,3 +171,13 @@ def test_a_ranking_takes_bounds_by_name() -> None:
         lg.recommend(task="digits", learngenes="lsamd", max_params="1K")
     with pytest.raises(WrongCall, match=r"no bound named 'max_parms'; did you mean max_params\?"):
         lg.recommend("digits", max_parms="1K")
+
+
+def test_the_sizes_of_a_learngene_are_those_that_it_builds_for_its_task(tmp_path: Path) -> None:
+    lifecycle.extract("first_k", tasks="digits", out=tmp_path / "gene", run=Run(threads=1))
+    built = lifecycle.expand(tmp_path / "gene", layers=2)
+    (member,) = lifecycle.plan(tmp_path / "gene", target=Target(layers=2))
+    assert (built.classes, member.spec.classes) == (10, 10)
+    assert member.cost() == built.cost()
+    (other,) = lifecycle.plan(tmp_path / "gene", target=Target(layers=2, classes=3))
+    assert other.spec.classes == 3
