@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 M = TypeVar("M", bound=Descendant | TimmModel)
 MIN_STEPS = 50  # before this step even a good training may be at chance level
+MIN_JUDGED = 10  # validation samples below which a model is not said to be at chance
 MIN_IMPROVEMENT = 0.02  # of the loss, relative to that of a guess
 
 
@@ -158,6 +159,8 @@ def describe_chance(value: float, task: Task, recipe: Recipe, images: int | None
     if share is None or share == 1 or value > share:  # one class in all samples says nothing
         return ""
     count = min(images or task.sizes["validation"], task.sizes["validation"])
+    if count < MIN_JUDGED:
+        return ""
     num_training = min(recipe.images or task.sizes["train"], task.sizes["train"])
     steps = recipe.epochs * math.ceil(num_training / recipe.batch_size)
     advice = f"again with a smaller lr ({recipe.lr:g} was used), or for longer"

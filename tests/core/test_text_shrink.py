@@ -226,7 +226,11 @@ def test_the_estimate_counts_the_tokens_of_texts(monkeypatch: pytest.MonkeyPatch
         ("bert --task csv:mine.csv --max-params 9", 2, "no descendant fits within 9 parameters; "),
         ("bert --task csv:mine.csv --max-params 9M", 2, "the model itself is within the budget"),
         ("bert --task folder:two --max-params 25K", 1, "folder:two has too few training texts"),
-        ("bert --images folder:two --max-params 25K", 1, "folder:two has 2 texts outside its test split"),
+        (
+            "bert --images folder:two --max-params 25K",
+            1,
+            "folder:two has 2 texts outside its test split",
+        ),
         ("bert --max-params 25K", 2, "no texts are given; give --task csv:PATH, or --images "),
         ("bert --task csv:plain.csv --max-params 25K", 1, "csv:plain.csv has no label column"),
         (

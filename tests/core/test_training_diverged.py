@@ -343,7 +343,7 @@ def test_an_extraction_names_its_trainings_that_learnt_nothing() -> None:
     [
         ("lsamd", {}, ["lsamd, searches, digits"]),
         ("nested", {}, ["nested, largest"]),
-        ("ghn3", {"judged": 8}, ["ghn3, stage_2, tasks_at_chance, digits"]),
+        ("ghn3", {"judged": 16}, ["ghn3, stage_2, tasks_at_chance, digits"]),
     ],
 )
 def test_methods_with_a_training_of_their_own_warn_too(

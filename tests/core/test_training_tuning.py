@@ -27,6 +27,7 @@ from learngene_zoo.tasks.task import Task
 from learngene_zoo.testing import make_tiny_task
 from learngene_zoo.training import loop, tuning
 from learngene_zoo.training.evaluate import evaluate
+from learngene_zoo.training.fit import describe_chance
 from learngene_zoo.training.tuning import tune
 
 TASK = make_tiny_task()
@@ -107,6 +108,11 @@ def test_fine_tuning_validates_on_a_limited_number_of_images(
     assert "--validation-images" not in printed
     lifecycle.finetune(START, task="tiny", epochs=1, images=3, run=run)
     assert "validation takes longer than training" in capsys.readouterr().err
+
+
+def test_few_validation_images_do_not_show_that_a_model_is_at_chance() -> None:
+    counts = [describe_chance(0.0, TASK, RECIPE, images) != "" for images in (9, 10, None)]
+    assert counts == [False, True, True]
 
 
 def same(one: Descendant, weights: dict[str, torch.Tensor]) -> bool:
