@@ -72,8 +72,10 @@ def test_limited_validation_images_are_a_fixed_sample_in_proportion() -> None:
     assert limited.sizes == {**task.sizes, "validation": 20}
     split = limited.split("validation")
     counts = np.bincount(split.labels)
-    assert np.abs(counts - [12, 6, 2]).max() <= 1
-    assert counts.sum() == len(split) == 20
+    assert counts.tolist() == [12, 6, 2]
+    assert len(split) == 20
+    few = limit_validation(task, 4).split("validation").labels
+    assert np.bincount(few).tolist() == [2, 1, 1]  # of shares 2.4, 1.2 and 0.4
     members = split.__getitems__(range(20))
     assert members == sorted(set(members))
     assert members == limit_validation(task, 20).split("validation").__getitems__(range(20))

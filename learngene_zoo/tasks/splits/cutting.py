@@ -59,12 +59,25 @@ def limit_validation(task: Task, count: int | None) -> Task:
             f"validation_images is {count}, but the {task.sample_noun}s of {task.name} are "
             "streamed; leave it out"
         )
-    members = np.sort(interleave_classes(task.split("validation").labels, SEED)[:count])
+    members = _draw_in_proportion(task.split("validation").labels, count)
     return replace(
         task,
         sizes={**task.sizes, "validation": count},
         open_split=partial(_open_members, task.open_split, members),
     )
+
+
+def _draw_in_proportion(labels_N: np.ndarray, count: int) -> np.ndarray:
+    """Return indices of `count` images, whose classes have their shares, by largest remainders; of
+    equal ones that of the smaller class.
+    """
+    _, classes_N, counts_C = np.unique(labels_N, return_inverse=True, return_counts=True)
+    taken_C, left_C = np.divmod(count * counts_C, len(labels_N))
+    order_C = np.lexsort((counts_C, -left_C))
+    taken_C[order_C[: count - taken_C.sum()]] += 1
+    order_N = interleave_classes(labels_N, SEED)
+    chosen = [order_N[classes_N[order_N] == label][:taken] for label, taken in enumerate(taken_C)]
+    return np.sort(np.concatenate(chosen))
 
 
 def _open_members(opener: Callable[[str], Split], members: np.ndarray, name: str) -> Split:
