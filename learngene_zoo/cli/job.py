@@ -338,14 +338,6 @@ def choose_task(model: Descendant) -> str | None:
     return ANY_TEXTS if isinstance(model.spec, TextSpec) else ANY_TASK
 
 
-def describe_unlabelled(name: str, reason: str) -> str:
-    """Return a note on data without labels: what takes them, and why they have none."""
-    return (
-        f"{name} has no labels; lgzoo heal, shrink --images and extract closed_form take it, "
-        f"finetune and evaluate do not ({reason})"
-    )
-
-
 def print_note(text: str) -> None:
     """Print one line on stderr about a part of the call that is not done, also with --quiet."""
     if is_first():

@@ -92,13 +92,12 @@ def check_own_export(path: Path, dtype: Dtype, model: str | None = None) -> None
     stated = facts.get("dtype", dtype)
     if stated != dtype:
         raise Refused(
-            f"{path} is a file in {stated}, and this call writes {dtype}; name another file with "
-            "-o, or replace it with --force"
+            f"{path} is a file in {stated}, and this call writes {dtype}; choose another path, or "
+            "replace it with force=True"
         )
     if model is not None and facts.get("model", model) != model:
         raise Refused(
-            f"{path} is a file of another model; name another file with -o, or replace it with "
-            "--force"
+            f"{path} is a file of another model; choose another path, or replace it with force=True"
         )
 
 

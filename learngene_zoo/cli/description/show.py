@@ -22,7 +22,6 @@ from learngene_zoo.cli.description.model import (
 from learngene_zoo.cli.job import (
     MAX_ROWS,
     Row,
-    describe_unlabelled,
     make_all_option,
     make_choice_option,
     make_json_option,
@@ -372,7 +371,7 @@ def _describe_task(name: str, sheet: Path | None, split: str, force: bool, offli
 
         task, reason = open_with_or_without_labels(name, offline=offline)
         if reason:
-            print_note(describe_unlabelled(name, reason))
+            print_note(_describe_unlabelled(name, reason))
     described = task or entry
     assert described is not None
     is_labelled = task is None or task.is_labelled
@@ -398,6 +397,14 @@ def _describe_task(name: str, sheet: Path | None, split: str, force: bool, offli
 
         row["path"] = str(write_sheet(task, sheet, split=split, force=force))
     return row
+
+
+def _describe_unlabelled(name: str, reason: str) -> str:
+    """Return a note on data without labels: what takes them, and why they have none."""
+    return (
+        f"{name} has no labels; lgzoo heal, shrink --images and extract closed_form take it, "
+        f"finetune and evaluate do not ({reason})"
+    )
 
 
 def _describe_own(task: Task) -> Row:
