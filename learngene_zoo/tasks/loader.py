@@ -201,6 +201,9 @@ class Loader:
         window: number of consecutive images of a stream that are shuffled together.
         repeats: N for repeated augmentation (Hoffer et al. 2020): an epoch has an N-th of the
             images, each N times in a row with independent draws.
+        by_length: whether the texts of an epoch that is not shuffled are in the order of their
+            number of tokens, the longest first, so that batches have little padding. Without effect
+            on images.
     """
 
     def __init__(
@@ -218,6 +221,7 @@ class Loader:
         drop_last: bool | None = None,
         window: int = WINDOW,
         repeats: int = 1,
+        by_length: bool = False,
     ) -> None:
         _check(
             task,
@@ -248,16 +252,22 @@ class Loader:
         self.steps = len(self._bounds) - 1
         closed = replace(task, open_split=_refuse_split, open_stream=None)
         self._dataset = (
-            self._open_texts(closed, input_format)
+            self._open_texts(closed, input_format, by_length and not shuffle)
             if isinstance(input_format, TextFormat)
             else self._open_images(closed, input_format, seed, augment, workers)
         )
         self._upcoming, self._workers = ShareSampler(), workers
         self._feeder: WorkerLoader | None = None
 
-    def _open_texts(self, task: Task, input_format: TextFormat) -> TextBatchDataset:
-        assert self._source.split is not None, "no task of texts is streamed"
-        return TextBatchDataset(task, self._source.split, Encoder.of(input_format))
+    def _open_texts(
+        self, task: Task, input_format: TextFormat, by_length: bool
+    ) -> TextBatchDataset:
+        assert isinstance(self._source, PickedImages), "no task of texts is streamed"
+        split, encoder = self._source.split, Encoder.of(input_format)
+        if by_length:
+            used = encoder.order_by_length(split, self._source.used)
+            self._source = replace(self._source, used=used)
+        return TextBatchDataset(task, split, encoder)
 
     def _open_images(
         self, task: Task, input_format: InputFormat, seed: int, augment: Augment, workers: int
@@ -324,6 +334,7 @@ def sample_images(
     batch_size: int,
     seed: int | None = None,
     augment: Augment = "none",
+    by_length: bool = False,
 ) -> Loader:
     """Create a loader for a sample of a split's images, in order.
 
@@ -338,6 +349,7 @@ def sample_images(
         batch_size: images of a step over all processes.
         seed: the seed of the sample; by default that of a training with the run's seed.
         augment: the augmentation.
+        by_length: whether texts are in the order of their number of tokens, the longest first.
 
     Raises:
         BadData: for a split without images.
@@ -352,6 +364,7 @@ def sample_images(
         images=images,
         workers=run.workers,
         augment=augment,
+        by_length=by_length,
     )
 
 

@@ -240,6 +240,7 @@ def evaluate_each(
         images=images,
         workers=run.workers,
         drop_last=False,
+        by_length=True,
     )
     model.to(device)
     marks: list[tuple[int, int, bool, list[int]]] = []  # answer, index, finite, row

@@ -154,6 +154,7 @@ def compute_features(
         batch_size=BATCH_SIZE,
         seed=seed,
         augment=augment,
+        by_length=True,
     )
     model = model.to(device).eval()
     parts: list[tuple[Array, Array, Array]] = []

@@ -25,7 +25,10 @@ from learngene_zoo.families.text_format import (
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
+    from learngene_zoo.tasks.task import Split
+
 Text = str | tuple[str, str]
+READ_AT_ONCE = 1_000
 # End-of-text tokens, of which the first that a tokenizer has separates the texts of a pair.
 END_NAMES = ("<|endoftext|>", "</s>", "<eos>", "<|end|>", "[SEP]", "<EOS>")
 
@@ -108,6 +111,22 @@ class Encoder:
         parts = text if isinstance(text, tuple) else (text,)
         encoding = self._truncating_tokenizer.encode(*parts)
         return encoding.ids, encoding.type_ids
+
+    def order_by_length(self, split: Split, indices: np.ndarray) -> np.ndarray:
+        """Return the indices of texts by their number of tokens, the longest first.
+
+        Batches of texts of similar length have little padding. The first batch needs the most
+        memory.
+
+        Args:
+            split: the texts.
+            indices: int64 (N,).
+        """
+        lengths: list[int] = []
+        for start in range(0, len(indices), READ_AT_ONCE):
+            texts = split.__getitems__(indices[start : start + READ_AT_ONCE].tolist())
+            lengths += [len(self.encode(text)[0]) for text in texts]
+        return indices[np.argsort(-np.array(lengths, dtype=np.int64), kind="stable")]
 
     @cached_property
     def _truncating_tokenizer(self) -> Tokenizer:
