@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from text_toy import WORDS, byte_tokenizer, without_special, word_tokenizer
@@ -201,6 +202,50 @@ def test_batches_are_a_function_of_the_seed_and_the_epoch(task: Task) -> None:
     for batch in alone:
         assert batch.labels.tolist() == split.labels[batch.indices.numpy()].tolist()
         assert batch.inputs.ids.shape[1] % 8 == 0
+
+
+def test_texts_by_length_are_the_same_texts_with_less_padding(task: Task) -> None:
+    plain, ordered = collect(task, batch_size=6), collect(task, batch_size=6, by_length=True)
+    lengths = torch.cat([batch.inputs.mask.sum(dim=1) for batch in ordered]).tolist()
+    assert lengths == sorted(lengths, reverse=True)
+    assert len(set(lengths)) > 5
+
+    def read(batches: list[Batch]) -> dict[int, tuple[list[int], int]]:
+        return {
+            index: (ids[mask.bool()].tolist(), label)
+            for batch in batches
+            for ids, mask, label, index in zip(
+                batch.inputs.ids,
+                batch.inputs.mask,
+                batch.labels.tolist(),
+                batch.indices.tolist(),
+            )
+        }
+
+    assert read(ordered) == read(plain)
+    padded = [sum(batch.inputs.ids.numel() for batch in batches) for batches in (ordered, plain)]
+    assert padded[0] < padded[1]
+    assert equal(ordered, collect(task, batch_size=6, by_length=True, workers=2))
+    shuffled = {"batch_size": 6, "shuffle": True, "seed": 2}
+    assert equal(collect(task, **shuffled), collect(task, **shuffled, by_length=True))
+
+
+def test_pairs_are_ordered_by_both_texts(tmp_path: Path) -> None:
+    path = tmp_path / "pairs.csv"
+    rows = [
+        f"{'the cat ' * (n % 3)}runs,{'a dog ' * (n % 4)}sleeps,{'ab'[n % 2]}" for n in range(40)
+    ]
+    path.write_text("\n".join(["sentence1,sentence2,label", *rows]))
+    task = open_task(f"csv:{path}")
+    for content in (word_tokenizer(), byte_tokenizer()):
+        split, indices = task.split("train"), np.arange(len(task.split("train")))
+        maker = encoder(content, 16)
+        order = maker.order_by_length(split, indices)
+        assert sorted(order) == list(indices)
+        lengths = [len(maker.encode(text)[0]) for text in split.__getitems__(order.tolist())]
+        assert lengths == sorted(lengths, reverse=True)
+        # Equally long texts keep their order
+        assert all(a < b for a, b, m, n in zip(order, order[1:], lengths, lengths[1:]) if m == n)
 
 
 def test_an_epoch_resumes_at_any_step(task: Task) -> None:

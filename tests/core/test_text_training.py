@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from text_toy import word_tokenizer
@@ -17,10 +18,12 @@ from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.tasks.loader import Batch
 from learngene_zoo.tasks.task import Task
+from learngene_zoo.tasks.texts.encoding import Encoder
 from learngene_zoo.training.evaluate import evaluate, judge
 from learngene_zoo.training.loop import _split_batch, train
 from learngene_zoo.training.objectives import Classification, choose_batch_size, choose_metric
 from learngene_zoo.training.objectives import load_training_images as open_batches
+from learngene_zoo.training.probes import compute_features
 from learngene_zoo.training.report import _describe_images
 
 RECIPE = Recipe(epochs=4, batch_size=8, lr=0.05, warmup=0.0, augment="light")
@@ -38,9 +41,15 @@ class Bag(nn.Module):
             for tensor in self.parameters():
                 tensor.copy_(0.1 * torch.randn(tensor.shape, generator=generator))
 
-    def forward(self, inputs: Tokens) -> torch.Tensor:
+    def forward_features(self, inputs: Tokens) -> torch.Tensor:
         mask_BT1 = inputs.mask[:, :, None].float()
-        return self.head((self.embedding(inputs.ids) * mask_BT1).sum(1) / mask_BT1.sum(1))
+        return (self.embedding(inputs.ids) * mask_BT1).sum(1) / mask_BT1.sum(1)
+
+    def forward_head(self, features: torch.Tensor, pre_logits: bool = False) -> torch.Tensor:
+        return features if pre_logits else self.head(features)
+
+    def forward(self, inputs: Tokens) -> torch.Tensor:
+        return self.forward_head(self.forward_features(inputs))
 
 
 @pytest.fixture
@@ -92,6 +101,22 @@ def test_long_texts_are_evaluated_in_small_batches(form: TextFormat, task: Task)
     assert choose_batch_size(metric, replace(form, tokens=1024)) == 32
     assert choose_batch_size(metric, replace(form, tokens=512)) == 64
     assert choose_batch_size(metric, replace(form, tokens=2**18)) == 1
+
+
+def test_answers_and_features_are_in_the_order_of_the_split(task: Task, form: TextFormat) -> None:
+    model, run, split = Bag(), Run(threads=1), task.split("test")
+    judged = judge(model, task, "test", form, run)
+    features = compute_features(model, task, "test", form, run)
+    encode = Encoder.of(form)
+    texts = split.__getitems__(range(len(split)))
+    lengths = [len(encode.encode(text)[0]) for text in texts]
+    assert lengths != sorted(lengths, reverse=True)
+    with torch.no_grad():
+        expected_ND = torch.cat([model.forward_features(encode([text], [""])) for text in texts])
+        predicted_N = model.forward_head(expected_ND).argmax(dim=1)
+    assert judged.rows[:, 1].tolist() == predicted_N.tolist()
+    assert judged.rows[:, 0].tolist() == features.labels.tolist() == list(split.labels)
+    assert np.allclose(features.values, expected_ND.numpy(), atol=1e-6)
 
 
 def test_a_report_shows_the_texts_that_are_wrong(task: Task, form: TextFormat) -> None:
