@@ -26,6 +26,8 @@ from learngene_zoo.tasks.texts.encoding import Encoder, describe_truncation
 from learngene_zoo.tasks.transforms import fit_images, normalise_images
 from learngene_zoo.training.evaluate import use_evaluation_mode
 
+TEXT_BATCHES = 8  # texts are read so many batches at once, for batches of similar length
+
 
 @dataclass(frozen=True)
 class UnreadableText:
@@ -63,7 +65,8 @@ def predict(
             of texts. An `UnreadableText` has its reason as the error.
         run: the run, for its device and precision.
         top: how many classes to return for each image.
-        batch_size: images per forward pass.
+        batch_size: images per forward pass. Of texts `TEXT_BATCHES` batches are read at once, and
+            texts of similar length share a forward pass.
 
     Raises:
         WrongCall: for a model that predicts a class for every pixel, or that has no classes; for a
@@ -81,41 +84,66 @@ def predict(
         raise WrongCall(f"the model {has}; a prediction needs one class for each input: {remedy}")
     device, module = open_device(run), model.model()
     module.to(device)
-    read, collate = _choose_reader(model.input_format, model.provenance.get("pairs"))
+    reader = _choose_reader(model.input_format, model.provenance.get("pairs"))
     names = model.class_names or tuple(map(str, range(model.classes)))
     waiting = iter(images)
-    while batch := list(islice(waiting, batch_size)):
-        samples = [read(image) for image in batch]
-        good = [sample for sample in samples if not isinstance(sample, BadData)]
-        shares: Iterator[torch.Tensor] = iter(())
-        if good:
-            inputs = collate(good).to(device)
+    while window := list(islice(waiting, reader.batches * batch_size)):
+        samples = [reader.read(image) for image in window]
+        good = [number for number, each in enumerate(samples) if not isinstance(each, BadData)]
+        order = [good[place] for place in reader.order([samples[number] for number in good])]
+        shares: dict[int, torch.Tensor] = {}
+        for start in range(0, len(order), batch_size):
+            batch = order[start : start + batch_size]
+            inputs = reader.collate([samples[number] for number in batch]).to(device)
             with use_evaluation_mode(module, device, run):
-                shares = iter(compute_logits(module, inputs).float().softmax(dim=1).cpu())
-        for name, sample in zip(map(_name, batch), samples):
+                shares_BK = compute_logits(module, inputs).float().softmax(dim=1).cpu()
+            shares.update(zip(batch, shares_BK))
+        for number, (name, sample) in enumerate(zip(map(_name, window), samples)):
             if isinstance(sample, BadData):
                 yield Prediction(image=name, error=str(sample))
                 continue
-            most, numbers = next(shares).topk(min(top, model.classes))
-            classes = tuple(names[number] for number in numbers.tolist())
-            yield Prediction(image=name, classes=classes, probabilities=tuple(most.tolist()))
+            most, classes = shares[number].topk(min(top, model.classes))
+            yield Prediction(
+                image=name,
+                classes=tuple(names[number] for number in classes.tolist()),
+                probabilities=tuple(most.tolist()),
+            )
 
 
-def _choose_reader(
-    input_format: InputFormat | TextFormat, pairs: Any
-) -> tuple[Callable[[Any], Any], Callable[[list[Any]], Any]]:
-    """Return a function that reads a sample or returns a `BadData`, and one that makes a batch.
+@dataclass(frozen=True)
+class _Reader:
+    """Reads the inputs of a model.
+
+    Args:
+        read: reads a sample, or returns a `BadData`.
+        collate: makes a batch of samples.
+        batches: how many batches are read at once.
+        order: returns the order in which the samples that were read at once form batches.
+    """
+
+    read: Callable[[Any], Any]
+    collate: Callable[[list[Any]], Any]
+    batches: int = 1
+    order: Callable[[list[Any]], list[int]] = lambda samples: [*range(len(samples))]
+
+
+def _choose_reader(input_format: InputFormat | TextFormat, pairs: Any) -> _Reader:
+    """Return the reader of images, or of texts.
 
     `pairs` is whether a model of texts was trained on pairs; None: unknown.
     """
     if not isinstance(input_format, TextFormat):
-        return lambda image: _read_image(image, input_format), torch.cat
+        return _Reader(lambda image: _read_image(image, input_format), torch.cat)
     encoder = Encoder.of(input_format)
 
     def collate(texts: list[Any]) -> Any:
+        return encoder(texts, [_name(text) for text in texts])
+
+    def order(texts: list[Any]) -> list[int]:
         if note := describe_truncation(texts, input_format):
             print_note(note, "truncation")
-        return encoder(texts, [_name(text) for text in texts])
+        lengths = [len(encoder.encode(text)[0]) for text in texts]
+        return sorted(range(len(texts)), key=lengths.__getitem__)
 
     def read(text: str | tuple[str, str] | UnreadableText) -> str | tuple[str, str] | BadData:
         if isinstance(text, UnreadableText):
@@ -127,7 +155,7 @@ def _choose_reader(
             _check_pair(text, pairs)
         return text
 
-    return read, collate
+    return _Reader(read, collate, TEXT_BATCHES, order)
 
 
 def _check_pair(text: str | tuple[str, str], pairs: bool) -> None:

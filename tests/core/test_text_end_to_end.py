@@ -74,6 +74,17 @@ def test_transformers_predicts_what_evaluate_counts(learngene: Path, tmp_path: P
     names = [tuned.class_names.index(answer.classes[0]) for answer in answers[:-1]]
     assert names == predicted
     assert "empty text" in str(answers[-1].error)
+    long = " ".join([TEXTS[0]] * 3)
+    for several in (
+        answers[:-1],
+        list(predict(tuned, [" ", *texts, long, " "], run, batch_size=2)),
+    ):
+        given = [answer for answer in several if not answer.error]
+        alone = [next(predict(tuned, [answer.image], run)) for answer in given]
+        assert [answer.image for answer in given][: len(texts)] == texts
+        assert [answer.classes for answer in given] == [answer.classes for answer in alone]
+        for answer, other in zip(given, alone):
+            assert answer.probabilities == pytest.approx(other.probabilities, abs=1e-5)
     assert sum(answers[0].probabilities) == pytest.approx(1)
     with pytest.raises(WrongCall, match="has no other layout; transformers opens its folder"):
         lifecycle.convert(tuned, tmp_path / "converted", format="timm", run=run)
