@@ -23,6 +23,7 @@ from learngene_zoo.cli.options import (
     make_options,
 )
 from learngene_zoo.cli.sections import SettingsCommand
+from learngene_zoo.lifecycle.training_warnings import describe_few
 from learngene_zoo.pretrained.sources import check_source
 from learngene_zoo.runs.run import is_first
 from learngene_zoo.text import escape_controls, quote_word
@@ -54,14 +55,15 @@ def heal(
     record: Any = healed.provenance["healed"]
     metrics = record["metrics"]
     noun = "text" if record["images"]["kind"] == "text" else "image"
-    say(_describe_kept(metrics, record["recipe"]["lr"], noun), job)
+    few = describe_few(metrics, noun) if record["settings"]["keep"] == "best" else ""
+    say(_describe_kept(metrics, record["recipe"]["lr"], noun, few), job)
     where = "" if str(job.out) == "descendant" else f" {quote_word(str(job.out))}"
     advice = f"lgzoo finetune{where}{format_task_option(task or choose_task(healed))}"
     if not (healed.classes or task or healed.task):
         advice += f"   (for its features: lgzoo export{where})"
-    print_made(job.out, job, advice, **_list_facts(metrics))
     if metrics.get("warning") and is_first():
         click.echo(f"warning: {escape_controls(str(metrics['warning']))}", err=True)
+    print_made(job.out, job, advice, **_list_facts(metrics))
     return 1 if metrics.get("diverged") and not metrics["kept_epoch"] else 0
 
 
@@ -73,22 +75,31 @@ def _list_facts(metrics: Mapping[str, Any]) -> dict[str, Any]:
     """Return the facts of a recovery for JSON."""
     start = metrics["history"][0]
     names = [name for name in RESULTS if name in metrics]
+    kinds = [kind for kind in ("held_out", "validation") if f"{kind}_images" in metrics]
     return {
         "kept_epoch": metrics["kept_epoch"],
         **{name: metrics[name] for name in names},
-        "held_out_images": metrics["held_out_images"],
+        **{f"{kind}_images": metrics[f"{kind}_images"] for kind in kinds},
         **{f"start_{name}": start[name] for name in names},
     }
 
 
-def _describe_kept(metrics: Mapping[str, Any], lr: float, noun: str) -> str:
-    """Return which epoch is kept, with its results; if it is the start, with advice."""
+def _describe_kept(metrics: Mapping[str, Any], lr: float, noun: str, few: str) -> str:
+    """Return which epoch is kept, with its results; if it is the start, with advice.
+
+    Args:
+        metrics: of the recovery.
+        lr: its learning rate.
+        noun: the word for one sample, "image" or "text".
+        few: the number of validation samples that chose the epoch, if it is small.
+    """
     if metrics["epochs"] == 0:
         return "no epoch was trained: the model is as before"
     if metrics["kept_epoch"] == 0:
+        judged = f", by {few}" if few else ""
         return (
-            "no epoch has a better result than the model before training, which is kept (try a "
-            f"smaller --lr, {lr:g} was used, or more {noun}s)"
+            f"no epoch has a better result than the model before training, which is kept{judged} "
+            f"(try a smaller --lr, {lr:g} was used, or more {noun}s)"
         )
     start = metrics["history"][0]
     changes = [
@@ -96,7 +107,9 @@ def _describe_kept(metrics: Mapping[str, Any], lr: float, noun: str) -> str:
         for name, text in RESULTS.items()
         if name in metrics
     ]
-    return f"epoch {metrics['kept_epoch']} of {metrics['epochs']} is kept; {', '.join(changes)}"
+    chosen = f", chosen by {few}" if few else ""
+    kept = f"epoch {metrics['kept_epoch']} of {metrics['epochs']} is kept{chosen}"
+    return f"{kept}; {', '.join(changes)}"
 
 
 command = SettingsCommand(

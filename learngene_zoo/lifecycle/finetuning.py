@@ -194,7 +194,7 @@ def finetune(
     result = produce(
         make, load_model, out=out, verb="finetune", settings=plan, run=run, force=force, data=stamps
     )
-    warn_of_training(result)
+    warn_of_training(result, keep=tuning.keep)
     return remember(result, origins, load_model, out)
 
 

@@ -32,7 +32,7 @@ from learngene_zoo.lifecycle.healing_rounds.building import (
 from learngene_zoo.lifecycle.healing_rounds.sizes import RoundPlan, check_unchanged, plan_rounds
 from learngene_zoo.lifecycle.opening import make_run, recall_origins
 from learngene_zoo.lifecycle.rates import check_text_recipe, choose_fit, choose_heal_rate
-from learngene_zoo.lifecycle.training_warnings import ignore_training_warnings, warn
+from learngene_zoo.lifecycle.training_warnings import ignore_training_warnings, warn_of_training
 from learngene_zoo.pretrained.sources import check_source
 from learngene_zoo.pretrained.timm_model import open_model
 from learngene_zoo.runs.folder import check_start, locate_run, produce
@@ -131,7 +131,7 @@ def heal(
     if out is not None:
         remove_work(locate_run(out))
     record: Any = result.provenance["healed"]
-    warn(str(record["metrics"].get("warning", "")))
+    warn_of_training(result, record["metrics"], keep=record["settings"]["keep"])
     return remember(result, origins, load_descendant, out)
 
 

@@ -21,13 +21,21 @@ MIN_VALIDATION = 30  # fewer compare epochs too coarsely to be used without a no
 PACKAGE = f"{Path(__file__).resolve().parents[1]}/"
 
 
-def warn_of_training(model: Any) -> None:
-    """Warn once if a training failed, else if few validation samples chose the weights."""
-    metrics = model.provenance.get("metrics") or {}
+def warn_of_training(
+    model: Any, metrics: Mapping[str, Any] | None = None, *, keep: str = "best"
+) -> None:
+    """Warn once if a training failed, else if few validation samples chose the weights.
+
+    Args:
+        model: the model after the training.
+        metrics: those of the training; None: those that the model records.
+        keep: the weights that are kept, of the "best" or of the "last" epoch.
+    """
+    metrics = metrics or model.provenance.get("metrics") or {}
     few, kept = describe_few(metrics, name_sample(model)), metrics.get("kept_epoch")
     if metrics.get("warning"):
         warn(str(metrics["warning"]))
-    elif few and kept is not None:
+    elif few and kept is not None and keep == "best":
         warn(f"epoch {kept} of {metrics['epochs']} is kept, chosen by {few}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,9 +14,10 @@ import pytest
 from click.testing import CliRunner, Result
 from PIL import Image
 
+import learngene_zoo as lg
 from learngene_zoo.artifacts.descendant import load_descendant
 from learngene_zoo.cli.main import main
-from learngene_zoo.errors import TrainingFailed
+from learngene_zoo.errors import TrainingFailed, TrainingWarning
 from learngene_zoo.training.healing import recovery
 
 BRIEF = ("--epochs", "1", "--batch-size", "8", "--threads", "1", "--device", "cpu")
@@ -75,6 +77,23 @@ def test_a_flat_folder_heals_a_model_which_is_then_fine_tuned(place: Path) -> No
     subprocess.run([sys.executable, "-c", code], check=True, env={"HF_HUB_OFFLINE": "1"})
 
 
+def test_few_validation_images_of_a_task_are_named(place: Path) -> None:
+    for number, path in enumerate(sorted(Path("flat").iterdir())):
+        folder = Path("labelled", "ab"[number % 2])
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, folder)
+    words = ("heal", "--images", "folder:flat", "--task", "folder:labelled", *BRIEF)
+    line = call(*words).stderr.splitlines()[2]
+    metrics = load_descendant("healed").provenance["healed"]["metrics"]
+    count = metrics["validation_images"]
+    assert 1 < count < 30
+    assert f"by only {count} validation images, where one is {100 / count:.0f} points" in line
+    with pytest.warns(TrainingWarning, match=f"chosen by only {count} validation images"):
+        lg.heal(
+            "descendant", "folder:flat", task="folder:labelled", epochs=1, batch_size=16, out="b"
+        )
+
+
 def test_show_has_no_accuracy_of_a_head_whose_features_were_healed(place: Path) -> None:
     call("finetune", "--task", "digits", "--images", "40", *BRIEF, "--head", "random", "-q")
     call("heal", "finetuned", "--images", "folder:flat", *BRIEF, "--keep", "last", "-q")
@@ -91,6 +110,7 @@ def test_json_has_the_results_before_and_after(place: Path) -> None:
     facts = json.loads(result.stdout)
     assert list(facts) == [
         *("kept_epoch", "held_out_loss", "knn_accuracy", "ridge_accuracy", "held_out_images"),
+        "validation_images",
         *("start_held_out_loss", "start_knn_accuracy", "start_ridge_accuracy", "path"),
     ]
     assert facts["path"] == "out"

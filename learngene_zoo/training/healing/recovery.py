@@ -106,6 +106,8 @@ def recover(
             **({"task": task.name} if task is not None else {}),
             "training_images": loader.images,
             "held_out_images": examiner.held_out.images,
+            # Of the task, on which the features are probed
+            **({"validation_images": watch.images} if task is not None else {}),
             "epochs": recipe.epochs,
             **describe_history(watch),
             **describe_failure(watch, failure, recipe),
