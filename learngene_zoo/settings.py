@@ -56,6 +56,14 @@ class Bounds:
     above: float | None = None
     below: float | None = None
 
+    def find_outside(self) -> float | None:
+        """Return a number that is not allowed; None if all are."""
+        if self.least is not None:
+            return self.least - 1
+        if self.most is not None:
+            return self.most + 1
+        return self.below if self.above is None else self.above
+
     def __str__(self) -> str:
         limits = {
             "at least": self.least,
@@ -92,6 +100,26 @@ def check_bounds(settings: Any) -> None:
                 raise WrongCall(f"{name} is {number!r}; expected a number")
             if number not in bounds:
                 raise WrongCall(f"{name} is {number}; it must be {bounds}")
+
+
+def find_unchecked_bounds(settings: Any) -> str:
+    """Return the name of a setting whose bounds a new instance of the class does not check.
+
+    "" if there is none. A `__post_init__` that does not call that of its base class loses them.
+    """
+    for name, bounds in _list_bounds(type(settings)):  # type: ignore[arg-type]
+        value = getattr(settings, name)
+        beyond = None if bounds is None else bounds.find_outside()
+        if beyond is None:
+            continue
+        try:
+            dataclasses.replace(
+                settings, **{name: (beyond,) if isinstance(value, tuple) else beyond}
+            )
+        except Exception:  # refused, by these or other checks
+            continue
+        return name
+    return ""
 
 
 @cache

@@ -8,6 +8,7 @@ import importlib.util
 import pickle
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import pytest
@@ -31,11 +32,11 @@ from learngene_zoo.method.installed import METHODS
 from learngene_zoo.method.sizes import Member
 from learngene_zoo.runs.cache import Part, compute_once
 from learngene_zoo.runs.run import Run
-from learngene_zoo.settings import Recipe
+from learngene_zoo.settings import Bounds, Recipe
 from learngene_zoo.testing import check_method, make_tiny_ancestry, make_tiny_task
 from learngene_zoo.testing.expansion import MAX_BUILT, sample_members
 from learngene_zoo.testing.laws import HOT
-from learngene_zoo.testing.method import check_settings
+from learngene_zoo.testing.method import check_import, check_settings
 from learngene_zoo.training.loop import Engine
 
 NAMES = sorted(METHODS.references())
@@ -160,6 +161,48 @@ def test_a_value_that_is_not_a_setting_is_caught(settings: Extractor, says: str)
         replace(TOY, presets={"mini": settings, "smoke": settings})
 
 
+@dataclass(frozen=True, kw_only=True)
+class Unbounded(Keep):
+    """Settings whose `__post_init__` loses the check of the bounds."""
+
+    scale: Annotated[float, "of the noise", Bounds(above=0.0, most=1.0)] = 0.5
+
+    def __post_init__(self) -> None:
+        pass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounded(Unbounded):
+    def __post_init__(self) -> None:
+        Keep.__post_init__(self)
+
+
+def test_bounds_that_are_not_checked_are_caught() -> None:
+    with pytest.raises(
+        BadPlugin, match=r"Unbounded does not check the bounds of scale; call super"
+    ):
+        replace(TOY, presets={"mini": Unbounded(), "smoke": Unbounded()})
+    replace(TOY, presets={"mini": Bounded(), "smoke": Bounded()})
+
+
+def test_a_module_that_imports_torch_is_caught(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(METHODS.__dict__, "load", lambda name: TOY)
+    for name, line in (("light_toy", "json"), ("heavy_toy", "torch")):
+        (tmp_path / f"{name}.py").write_text(f"import {line}")
+        reference = f"{name}:TOY"
+        monkeypatch.setitem(
+            METHODS.__dict__, "references", lambda reference=reference: {"toy": reference}
+        )
+        if line == "json":
+            check_import(TOY)
+            continue
+        with pytest.raises(AssertionError, match="imports torch, numpy with its module heavy_toy"):
+            check_import(TOY)
+
+
 def test_constants_of_a_settings_class_are_allowed() -> None:
     check_settings(replace(TOY, presets={"mini": Constants(), "smoke": Constants()}))
 
@@ -222,10 +265,10 @@ def import_timm(self: Any, ancestries: Any) -> Any:
         ({"__call__": return_nan}, "returned the tensor x with values that are not finite"),
         (
             {"__call__": return_arrays},
-            "breaks its promise: the method 'toy' returned the tensor norm.weight of type "
-            "numpy.ndarray; expected a torch.Tensor",
+            "'the extractor returns a learngene of finite tensors by name': layers=3, .*: the method "
+            "'toy' returned the tensor norm.weight of type numpy.ndarray; expected a torch.Tensor",
         ),
-        ({"__call__": return_list}, "'the tensors are a mapping from names': .*AttributeError"),
+        ({"__call__": return_list}, "learngene of finite tensors by name': .*AttributeError"),
         ({"__call__": lambda self, *_: None}, "Odd returned NoneType; expected Learngene"),
         ({"__call__": lambda self, *_: {"x": 3}}, "Odd returned dict; expected Learngene"),
         ({"outline": import_timm}, "needs more than plain numbers for its outline"),
@@ -401,7 +444,7 @@ RAISED = [
                 IndexError("far"), lambda gene, target, run: (target.layers or 0) > 3
             )
         ),
-        "'a size that cannot be built is refused with WrongCall': layers=6 raised IndexError: far$",
+        "'a size that cannot be built is refused with WrongCall': layers=4 raised IndexError: far$",
     ),
     (
         with_extractor(__call__=make_raising_part(RuntimeError("shape"))),

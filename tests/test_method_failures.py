@@ -127,17 +127,53 @@ def test_random_tensors_of_partly_inherited_blocks_are_named(
     words = ["expand", str(tmp_path / "gene"), "--layers", "2", "-o", str(tmp_path / "model")]
     result = CliRunner().invoke(main, words)
     assert (
-        "note: blocks.0.mlp.fc1.weight of partly inherited layers is random, as the method 'toy' of"
-        in result.stderr
+        "note: blocks.0.mlp.fc1.weight of partly inherited layers is not inherited, as the method "
+        "'toy' of" in result.stderr
     )
     lacking += ["blocks.1.mlp.fc2.weight", "blocks.1.norm1.bias"]  # a bias of zeros is not random
     result = CliRunner().invoke(main, [*words, "--force"])
-    assert "fc1.weight and 1 more tensor of partly inherited layers are random" in result.stderr
+    assert (
+        "fc1.weight and 1 more tensor of partly inherited layers are not inherited" in result.stderr
+    )
     lacking[:] = ["pos_embed"]
     result = CliRunner().invoke(main, [*words, "--force"])
-    assert "note: pos_embed of partly inherited layers is random" in result.stderr
+    assert "note: pos_embed of partly inherited layers is not inherited" in result.stderr
     lacking[:] = [name for name in learngene.state if name.startswith("blocks.0.")]
     assert "partly inherited" not in CliRunner().invoke(main, [*words, "--force"]).stderr
+
+
+def test_a_norm_that_a_method_does_not_take_from_the_learngene_is_named(
+    learngene: Learngene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, scale = "blocks.0.norm1.weight", torch.ones(32)
+    register(
+        with_changed_descendant(
+            lambda made: replace(
+                made, state={**made.state, name: scale}, inherited=made.inherited - {name}
+            )
+        ),
+        monkeypatch,
+    )
+    words = ["expand", str(tmp_path / "gene"), "--layers", "2", "-o", str(tmp_path / "model")]
+    for stored, is_named in ((scale, False), (2 * scale, True)):
+        gene = replace(learngene, state={**learngene.state, name: stored})
+        gene.save(tmp_path / "gene", force=True)
+        result = CliRunner().invoke(main, [*words, "--force"])
+        assert (f"note: {name} of partly inherited layers is not" in result.stderr) == is_named
+    # A method that merges the norm into the layer after it stores none
+    merged = {key: tensor for key, tensor in learngene.state.items() if key != name}
+    replace(learngene, state=merged).save(tmp_path / "gene", force=True)
+    assert "partly inherited" not in CliRunner().invoke(main, [*words, "--force"]).stderr
+
+
+def test_descendants_have_the_normalisation_of_the_ancestry_model(
+    learngene: Learngene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register(TOY, monkeypatch)
+    record = replace(make_tiny_ancestry().record, mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6))
+    built = lg.expand(learngene.with_config(ancestries=(record,)), layers=2, classes=5)
+    assert (built.mean, built.std) == (record.mean, record.std)
+    assert Take()(learngene, Target(layers=2), lg.Run()).mean == (0.5,) * 3
 
 
 def test_a_model_to_which_a_method_gives_nothing_is_named(

@@ -27,7 +27,7 @@ from learngene_zoo.method.checks import (
     check_built,
     check_descendant,
     check_returned,
-    describe_random_tensors,
+    describe_forgotten_tensors,
     list_members,
 )
 from learngene_zoo.method.contract import Expander
@@ -115,10 +115,13 @@ def expand(
     if control is not None:
         descendant = apply_control(descendant, control, run.seed)
     provenance = {**_record_provenance(gene, configured, control, run), **descendant.provenance}
+    mean, std = gene.config.normalisation
     descendant = replace(
         descendant,
         task=task,
         class_names=class_names or descendant.class_names,
+        mean=mean,
+        std=std,
         view=gene.config.view,
         provenance=provenance,
         files={**gene.files, **descendant.files},
@@ -142,7 +145,7 @@ def _choose_size(
 
 
 def _build(gene: Learngene, expander: Expander, target: Target, run: Run) -> Descendant:
-    """Run the expander and check what it returns; a note names tensors that it left random."""
+    """Run the expander and check what it returns; a note names tensors that it forgot."""
     from learngene_zoo.artifacts.descendant import Descendant
 
     method = gene.config.method
@@ -150,7 +153,7 @@ def _build(gene: Learngene, expander: Expander, target: Target, run: Run) -> Des
         descendant = check_returned(expander, Descendant, expander(gene, target, run))
         check_built(expander, gene.config.spec, target, descendant.spec)
         check_descendant(method, descendant)
-    if note := describe_random_tensors(method, descendant):
+    if note := describe_forgotten_tensors(method, descendant, gene.state):
         say(run, f"note: {note}")
     return descendant
 

@@ -16,6 +16,8 @@ from learngene_zoo.settings import list_settings
 from learngene_zoo.text import count_noun
 
 if TYPE_CHECKING:
+    import torch
+
     from learngene_zoo.artifacts.descendant import Descendant
     from learngene_zoo.artifacts.learngene import Learngene
     from learngene_zoo.storage import StateDict
@@ -85,16 +87,21 @@ def check_descendant(name: str, descendant: Descendant) -> None:
         )
 
 
-def describe_random_tensors(name: str, descendant: Descendant) -> str:
-    """Return which tensors are random that should probably be inherited; "" if there are none.
+def describe_forgotten_tensors(name: str, descendant: Descendant, stored: StateDict) -> str:
+    """Return which tensors are initialised that should probably be inherited; "" if there are none.
 
     These are all tensors, if a method that inherits gave none, or tensors of partly inherited
     blocks, and of a partly inherited stem (what is before the blocks).
 
     A method may leave whole blocks, or what is before and after them, to the initialisation. A
-    random tensor among inherited ones of its block is probably one that the method forgot. Equal
-    numbers, such as the scales and shifts of a norm whose own ones were merged into the layers
-    after it, are not random.
+    random tensor among inherited ones of its block is probably one that the method forgot. So is
+    one of equal numbers, such as the scales of a norm, if the learngene has other numbers for it; a
+    method that merges them into the layers after the norm stores none.
+
+    Args:
+        name: of the method.
+        descendant: what it built.
+        stored: the tensors of the learngene.
     """
     from learngene_zoo.families.family import get_table
 
@@ -106,19 +113,30 @@ def describe_random_tensors(name: str, descendant: Descendant) -> str:
         for tensor_name in descendant.state
     }
     begun = {parts.get(tensor_name) for tensor_name in descendant.inherited} - {None}
-    drawn = [
+    forgotten = [
         tensor_name
         for tensor_name, part in parts.items()
         if part in begun
         and tensor_name not in descendant.inherited
-        and descendant.state[tensor_name].unique().numel() > 1
+        and _is_forgotten(descendant.state[tensor_name], stored.get(tensor_name))
     ]
-    if not drawn:
+    if not forgotten:
         return ""
-    more = f" and {count_noun(len(drawn) - 1, 'more tensor')}" if drawn[1:] else ""
+    more = f" and {count_noun(len(forgotten) - 1, 'more tensor')}" if forgotten[1:] else ""
     return (
-        f"{drawn[0]}{more} of partly inherited layers {'are' if more else 'is'} random, as "
-        f"{describe_method(name)} does not build {'them' if more else 'it'}"
+        f"{forgotten[0]}{more} of partly inherited layers {'are' if more else 'is'} not inherited, "
+        f"as {describe_method(name)} does not build {'them' if more else 'it'}"
+    )
+
+
+def _is_forgotten(built: torch.Tensor, stored: torch.Tensor | None) -> bool:
+    """Return whether an initialised tensor is random, or not the one that a learngene has."""
+    if built.unique().numel() > 1:
+        return True
+    return (
+        stored is not None
+        and stored.shape == built.shape
+        and not bool((stored.to(built) == built).all())
     )
 
 

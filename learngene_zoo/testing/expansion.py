@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -15,11 +16,12 @@ from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import Descendant
 from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.artifacts.records import LearngeneConfig
-from learngene_zoo.errors import BadPlugin, WrongCall
+from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.family import get_family, load_host
 from learngene_zoo.families.forward import compute_logits
 from learngene_zoo.families.tensors import make_example_inputs
 from learngene_zoo.families.text_spec import TextSpec
+from learngene_zoo.method.checks import describe_forgotten_tensors
 from learngene_zoo.method.contract import Method
 from learngene_zoo.method.sizes import AXES, Member, Target
 from learngene_zoo.runs.run import Run
@@ -31,7 +33,6 @@ from learngene_zoo.testing.laws import (
     find_difference,
     forbid_hot_imports,
     iterate_members,
-    report_broken_law,
     report_broken_promise,
     require,
 )
@@ -155,7 +156,7 @@ def check_inherited(
 ) -> None:
     """Check that exactly the tensors recorded as inherited depend on the learngene.
 
-    All others depend on the seed.
+    All others depend on the seed. A warning names those that the method seems to have forgotten.
     """
     other = _expand_member(method, replace(learngene, state=_shift_state(learngene.state)), member)
     for name, tensor in descendant.state.items():
@@ -173,6 +174,10 @@ def check_inherited(
                 method,
                 f"takes tensor {name} from the learngene and does not record it as inherited",
             )
+    if descendant.inherited and (
+        note := describe_forgotten_tensors(method.name, descendant, learngene.state)
+    ):
+        warnings.warn(f"{note} ({describe(member.spec)})", stacklevel=2)
     drawn_names = [
         name
         for name, tensor in descendant.state.items()
@@ -201,12 +206,15 @@ def _shift_state(state: StateDict) -> StateDict:
     return {**state, **{name: tensor + noise[name] for name, tensor in floats.items()}}
 
 
-def check_sizes(method: Method, learngene: Learngene) -> None:
+def check_sizes(method: Method, learngene: Learngene, members: Sequence[Member]) -> None:
     """Check that another size on each axis is built, or refused with `WrongCall`.
 
-    An impossible size must be refused.
+    So are more layers than those of any member of the family. An impossible size must be refused.
     """
     spec = learngene.config.spec
+    deeper = 1 + max(member.spec.layers for member in members)
+    with report_broken_promise(method, SIZES, f"layers={deeper}"), suppress(WrongCall):
+        _expand(method, learngene, Target(classes=CLASSES, layers=deeper)).model()
     for name in AXES:
         value = getattr(spec, name)
         if value is None:  # texts have no image size
@@ -241,10 +249,7 @@ def _expand_member(
 
 
 def _expand(method: Method, learngene: Learngene, target: Target, seed: int = SEED) -> Descendant:
-    with report_broken_law(method, "breaks its promise", BadPlugin):
-        return lifecycle.expand(
-            learngene, target=target, expander=method.expander, run=Run(seed=seed)
-        )
+    return lifecycle.expand(learngene, target=target, expander=method.expander, run=Run(seed=seed))
 
 
 def _check_reopened(

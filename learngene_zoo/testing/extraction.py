@@ -13,7 +13,7 @@ from unittest import mock
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.learngene import Learngene, load_learngene
 from learngene_zoo.artifacts.records import LearngeneConfig
-from learngene_zoo.errors import BadFile, BadPlugin, WrongCall
+from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.method.checks import check_learngene, check_returned
 from learngene_zoo.method.contract import Extractor, Method
 from learngene_zoo.method.installed import METHODS, parse_details
@@ -57,9 +57,8 @@ class Case:
         shape = describe(self.ancestries[0].spec)
         with report_broken_promise(self.method, EXTRACTOR, f"an ancestry model with {shape}"):
             result = self.extractor(self.ancestries, self.tasks, Run(seed=SEED))
-        with (
-            report_broken_promise(self.method, "the tensors are a mapping from names", shape),
-            report_broken_law(self.method, "breaks its promise", BadPlugin),
+        with report_broken_promise(
+            self.method, "the extractor returns a learngene of finite tensors by name", shape
         ):
             learngene = check_returned(self.extractor, Learngene, result)
             check_learngene(self.method.name, learngene)
@@ -95,7 +94,11 @@ def check_extraction(case: Case) -> Extracted:
         learngene = case.extract()
     for ancestry, state in zip(case.ancestries, before):
         changed = find_difference(ancestry.state, state)
-        require(not changed, method, f"changed its ancestry model: {changed}")
+        require(
+            not changed,
+            method,
+            f"changed its ancestry model: {changed}; clone a tensor before it is changed",
+        )
     return Extracted(learngene=learngene, steps=len(steps), parts=parts)
 
 
@@ -187,7 +190,12 @@ def check_record(case: Case, expected: Extracted, folder: Path) -> Learngene:
     method, extractor = case.method, case.extractor
     with report_broken_law(method, "is not registered (is its package installed?)", WrongCall):
         registered = METHODS.load(method.name)
-    require(registered == method, method, f"is registered as another object: {registered}")
+    require(
+        registered == method,
+        method,
+        f"is not the one that is registered under this name ({registered.title!r}); give it "
+        "another name, or name its record in the entry point",
+    )
     with report_broken_promise(method, RESUMED):
         resumed = _extract_with_a_kill(case, expected.steps, folder / "learngene")
     if not _are_same(resumed, expected.learngene):
@@ -251,7 +259,12 @@ def _say_why(case: Case, first: Learngene, resumed: Learngene) -> None:
     """Raise `AssertionError` that names the cause: the seed or the resume."""
     method, again = case.method, case.extract()
     changed = find_difference(again.state, first.state)
-    require(not changed, method, f"extracts two different learngenes with the same seed: {changed}")
+    require(
+        not changed,
+        method,
+        f"extracts two different learngenes with the same seed: {changed}; draw random "
+        "numbers with a generator whose seed is derive_seed(run.seed, NAME)",
+    )
     require(
         again.config == first.config,
         method,

@@ -25,15 +25,12 @@ from learngene_zoo.storage import TOKENIZER, StateDict
 from learngene_zoo.tasks.catalogue import Suite
 from learngene_zoo.tasks.task import SPLITS, Task
 
+# Packages that listing and planning must not need, as importing them takes seconds.
+SLOW = ("tokenizers", "transformers", "torch", "timm", "numpy", "datasets")
 # Modules that `plan` must not need. They are blocked even if they are imported already, so that a
 # test run cannot hide an import.
 HOT = (
-    "tokenizers",
-    "transformers",
-    "torch",
-    "timm",
-    "numpy",
-    "datasets",
+    *SLOW,
     "learngene_zoo.families.tensors",
     "learngene_zoo.artifacts.descendant",
 )

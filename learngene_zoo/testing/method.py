@@ -1,5 +1,8 @@
 """The contract of a method: `check_method` checks all of its laws."""
 
+import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,6 +17,7 @@ from learngene_zoo.families.family import load_family
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.families.text_spec import TextSpec
 from learngene_zoo.method.contract import Extractor, Method
+from learngene_zoo.method.installed import METHODS
 from learngene_zoo.pretrained.ancestry import Ancestry
 from learngene_zoo.settings import from_json, list_settings, to_json
 from learngene_zoo.tasks import catalogue
@@ -29,6 +33,7 @@ from learngene_zoo.testing.extraction import (
     check_unlabelled,
 )
 from learngene_zoo.testing.laws import (
+    SLOW,
     describe,
     make_tiny_ancestry,
     make_tiny_task,
@@ -55,6 +60,7 @@ def check_method(
             extractor's outline can refuse all but the first).
         tasks: tasks to extract from (default: tiny ones).
     """
+    check_import(method)
     with report_broken_promise(
         method, "its settings survive JSON and hide no option of the command line"
     ):
@@ -82,6 +88,32 @@ def check_method(
         check_whole(cases[0])
         for case in cases[1:]:
             check_shape(case)
+
+
+def check_import(method: Method) -> None:
+    """Check that the module of a registered method imports none of `SLOW`, in a new process."""
+    reference = METHODS.references().get(method.name, "")
+    if not reference or METHODS.load(method.name) != method:
+        return
+    code = (
+        "import importlib, sys; importlib.import_module(sys.argv[1]); "
+        "print(*(name for name in sys.argv[2:] if name in sys.modules))"
+    )
+    module = reference.partition(":")[0]
+    with report_broken_promise(method, "its module can be imported", module):
+        imported = subprocess.run(
+            [sys.executable, "-c", code, module, *SLOW],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout.split()
+    require(
+        not imported,
+        method,
+        f"imports {', '.join(imported)} with its module {module}, so that every listing waits for "
+        "it; import it in the functions that need it",
+    )
 
 
 def check_adapted_presets(method: Method, ancestry: Ancestry | None) -> None:
@@ -156,8 +188,9 @@ def check_whole(case: Case) -> None:
         written = check_record(case, extracted, Path(folder))
         # In memory, so that a change of it would be detected.
         learngene = replace(written, state=dict(written.state))
-        check_members(method, learngene, check_family(method, learngene.config), Path(folder))
-        check_sizes(method, learngene)
+        members = check_family(method, learngene.config)
+        check_members(method, learngene, members, Path(folder))
+        check_sizes(method, learngene, members)
 
 
 def check_shape(case: Case) -> None:
