@@ -184,6 +184,9 @@ class Plugins(Generic[T]):
         """
         references = self.references()
         if not isinstance(name, str):
+            own = getattr(name, "name", None)
+            if isinstance(own, str):
+                raise WrongCall(f"the {self.word} is given as an object; give its name, {own!r}")
             raise WrongCall(f"the {self.word} is {name!r:.40}; expected the name of one")
         if name not in references:
             self.check_unused(name)

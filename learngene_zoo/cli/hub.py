@@ -20,7 +20,7 @@ from learngene_zoo.cli.job import (
 )
 from learngene_zoo.cli.process.messages import print_note
 from learngene_zoo.cli.sections import SettingsCommand
-from learngene_zoo.errors import Unavailable
+from learngene_zoo.errors import Unavailable, WrongCall
 from learngene_zoo.hub.client import parse_repository
 from learngene_zoo.hub.fetch import copy, fetch_repository
 from learngene_zoo.settings import Json, to_json
@@ -35,6 +35,7 @@ def publish(
     licence: str | None,
     private: bool,
     dry_run: bool,
+    offline: bool,
     quiet: bool,
     as_json: bool,
 ) -> None:
@@ -42,6 +43,8 @@ def publish(
     from learngene_zoo.publishing import publish as hub
     from learngene_zoo.publishing.publication import build_publication, parse_target
 
+    if offline and not dry_run:
+        raise WrongCall("publishing needs the network; leave out --offline, or add --dry-run")
     print_progress(is_wanted=not quiet)
     named = parse_target(repository, tag)
     publication = build_publication(folder, named, members=descendants, licence=licence)
@@ -53,6 +56,8 @@ def publish(
         )
     if dry_run:
         try:
+            if offline:
+                raise Unavailable(f"nothing was compared with {named.name}, as --offline is given")
             changes = hub.list_changes(publication)
         except Unavailable as error:
             print_note(f"{error}; these files would be published")
@@ -116,6 +121,7 @@ publish_command = SettingsCommand(
             is_flag=True,
             help="Only list the changes with file sizes; without a network, list the files.",
         ),
+        make_offline_option(),
         click.Option(["--quiet", "-q"], is_flag=True, help="Print no progress and no hints."),
         make_json_option(),
     ],

@@ -32,7 +32,8 @@ from learngene_zoo.method.installed import METHODS
 from learngene_zoo.method.sizes import Target
 from learngene_zoo.pretrained.timm_model import is_timm_source
 from learngene_zoo.settings import Recipe, Setting, list_settings, to_json, with_settings
-from learngene_zoo.text import parse_count, parse_seconds
+from learngene_zoo.storage import CONFIG
+from learngene_zoo.text import parse_count, parse_seconds, quote_word
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -441,6 +442,11 @@ class MethodGroup(LazyGroup):
 
     def refuse(self, name: str) -> NoReturn:
         """Raise `WrongCall` for an unknown method, and `BadFile` for a broken one."""
+        if name not in METHODS.references() and (Path(name) / CONFIG).is_file():
+            raise WrongCall(
+                f"no method named {name!r}; for the folder of that name: lgzoo show "
+                f"{quote_word(name)}"
+            )
         METHODS.load(name)
         raise AssertionError(name)
 

@@ -152,7 +152,7 @@ def build(method: Method) -> click.Command:
             lifecycle.plan,
             method.name,
             preset=preset,
-            settings=list_typed(method.preset(preset)),
+            **list_typed(method.preset(preset)),
             expander=read_settings(method.expander),
             ancestries=ancestry,
             budget=Budget(max_params=max_params, max_flops=max_flops),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from pkgutil import resolve_name
@@ -13,23 +13,28 @@ from learngene_zoo.artifacts.arguments import refuse_unknown_arguments
 from learngene_zoo.artifacts.learngene import Learngene, read_config
 from learngene_zoo.artifacts.records import SOURCES, parse_references
 from learngene_zoo.atomic import check_file, new_file
-from learngene_zoo.errors import WrongCall
+from learngene_zoo.errors import WrongCall, find_nearest, refuse_unknown
 from learngene_zoo.families.family import Convention
 from learngene_zoo.lifecycle.expansion import adopt_purpose
 from learngene_zoo.method.checks import list_members
 from learngene_zoo.method.contract import Expander, Extractor
 from learngene_zoo.method.installed import METHODS, check_family, find_method, report_failure
 from learngene_zoo.method.sizes import Budget, Member, Target
-from learngene_zoo.settings import with_settings
+from learngene_zoo.settings import list_settings, merge_synonyms, with_settings
+
+SYNONYMS = {"ancestry": "ancestries"}
+# Of `plan`, for the error about an unknown one.
+ARGUMENTS = frozenset(
+    {"extractor", "preset", "expander", "ancestries", "target", "budget", "pool", "convention"}
+    | {"offline"}
+)
 
 
-@refuse_unknown_arguments
 def plan(
     name: str | Path,
     *,
     extractor: Extractor | None = None,
     preset: str | None = None,
-    settings: Mapping[str, Any] | None = None,
     expander: Expander | None = None,
     ancestries: str | Sequence[str] = (),
     target: Target | None = None,
@@ -37,6 +42,7 @@ def plan(
     pool: str | None = None,
     convention: Convention = "exact",
     offline: bool = False,
+    **settings: Any,
 ) -> list[Member]:
     """List every descendant that a method would build from these ancestries.
 
@@ -47,7 +53,6 @@ def plan(
         extractor: the settings of the extraction. None: those of the preset for these ancestry
             models (`Method.adapt_preset`).
         preset: a preset of the method; default: "mini".
-        settings: settings of the extraction by name, where they differ from these.
         expander: settings of the expansion; default: the method's.
         ancestries: sources of ancestry models.
         target: narrows the list (layers, width, heads) or sets classes and image size.
@@ -55,27 +60,42 @@ def plan(
         pool: as for `extract`.
         convention: how the FLOPs for `budget` and the order are counted.
         offline: read only files that are cached.
+        settings: settings of the extraction by name, where they differ from these (`top=3`), and
+            the word `ancestry` of the command line.
 
     Raises:
-        WrongCall: if `target` names a size that all descendants have in common, or if none fits.
+        WrongCall: for an unknown setting; if `target` names a size that all descendants have in
+            common, or if none fits.
     """
     from learngene_zoo.pretrained.ancestry import read_ancestry_spec
 
+    given = {word: settings.pop(word) for word in SYNONYMS if word in settings}
+    sources = merge_synonyms({"ancestries": ancestries or None, **given}, SYNONYMS)
     if str(name) in METHODS.references():
         method = METHODS.load(str(name))
         size = target.image_size if target else None
         specs = [
             read_ancestry_spec(source, offline=offline).with_(image_size=size).with_pool(pool)
-            for source in method.sources(parse_references("ancestries", ancestries, SOURCES))
+            for source in method.sources(
+                parse_references("ancestries", sources.get("ancestries", ()), SOURCES)
+            )
         ]
         for spec in specs:
             check_family(method, spec)
         with report_failure(method.name):
             chosen = extractor or method.adapt_preset(preset, specs)
-            config = with_settings(chosen, settings or {}).outline(specs)
+            _check_setting_names(settings, chosen)
+            config = with_settings(chosen, settings).outline(specs)
         config = replace(config, method=method.name)
     else:
+        for word in settings:
+            if find_nearest(word, ARGUMENTS):
+                raise refuse_unknown("argument", word, ARGUMENTS)
         folder = shelf.find(name, offline=offline)
+        if settings:
+            raise WrongCall(
+                f"{name} is a learngene, whose extraction is done; leave out {', '.join(settings)}"
+            )
         config = read_config(folder)
         method = find_method(config, folder)
     expander = expander or method.expander
@@ -89,6 +109,14 @@ def plan(
             )
         members = require_fitting(members, budget)
     return sorted(members, key=lambda member: member.cost(convention))
+
+
+def _check_setting_names(names: Iterable[str], extractor: Extractor) -> None:
+    """Raise `WrongCall` for a name that is neither a setting nor an argument of `plan`."""
+    settings = {setting.name for setting in list_settings(extractor)}
+    for name in names:
+        if name not in settings:
+            raise refuse_unknown("setting", name, settings | ARGUMENTS)
 
 
 @refuse_unknown_arguments

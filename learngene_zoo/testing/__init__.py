@@ -1,4 +1,4 @@
-"""The contracts of plugins, as functions that belong into the tests of every plugin.
+"""The contracts of plugins, as functions that belong in the tests of every plugin.
 
     from learngene_zoo.testing import check_method, check_suite
     from my_plugin import METHOD, SUITE

@@ -25,6 +25,11 @@ LINES = {
         2,
         "no preset of lsamd named 'papr'; did you mean paper?",
     ),
+    "plan model": (2, "no method named 'model'; for the folder of that name: lgzoo show model"),
+    "expand scratch": (
+        2,
+        "the shelf has no learngene of the method scratch; make one: lgzoo extract scratch",
+    ),
     "expand lsamd-mni": (2, "no folder or learngene named 'lsamd-mni'; did you mean lsamd-mini?"),
     "show sings": (2, "no method, learngene, task or suite named 'sings'; did you mean signs?"),
     "list method": (2, "no list named 'method'; did you mean methods?"),

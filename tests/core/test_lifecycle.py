@@ -46,6 +46,21 @@ def test_a_model_from_scratch_starts_from_a_seed_of_its_own(init: str) -> None:
     assert all(torch.equal(model.state[name], initial_state[name]) for name in initial_state)
 
 
+def test_a_plan_takes_settings_as_an_extraction_does() -> None:
+    fewer = lifecycle.plan("lsamd", ancestry=DEIT, top=2)
+    assert fewer == lifecycle.plan("lsamd", ancestries=DEIT, top=2)
+    assert {member.spec.width for member in fewer} == {768}
+    assert min(member.spec.layers for member in fewer) == 2
+    more = lifecycle.plan("lsamd", ancestries=DEIT, top=3)
+    assert min(member.spec.layers for member in more) == 3
+    with pytest.raises(WrongCall, match="no setting named 'tpo'; did you mean top"):
+        lifecycle.plan("lsamd", tpo=2)
+    with pytest.raises(WrongCall, match=r"lsamd-mini is a learngene, .*; leave out top"):
+        lifecycle.plan("lsamd-mini", top=2)
+    with pytest.raises(WrongCall, match="one meaning"):
+        lifecycle.plan("lsamd", ancestry=DEIT, ancestries=DEIT)
+
+
 def test_a_plan_begins_with_the_smallest() -> None:
     members = lifecycle.plan("pool", ancestries=DEIT)
     costs = [member.cost() for member in members]

@@ -9,6 +9,7 @@ import warnings
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -406,6 +407,8 @@ def test_arguments_of_another_type_are_refused(at_hand: Path) -> None:
         ):
             lg.predict("finetuned", wrong)
     wrong = None
+    with pytest.raises(WrongCall, match="the method is given as an object; give its name, 'leap'"):
+        lg.extract(SimpleNamespace(name="leap"))  # type: ignore[arg-type]
     with pytest.raises(WrongCall, match="the method is None; expected the name of one"):
         lg.extract(wrong)
     wrong = [5]

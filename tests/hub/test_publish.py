@@ -539,7 +539,7 @@ def test_a_tree_in_many_pages_is_read_whole(
     assert commits(hub) == 2
 
 
-@pytest.mark.parametrize("why", ["unreachable", "offline", 503])
+@pytest.mark.parametrize("why", ["unreachable", "offline", "--offline", 503])
 def test_a_dry_run_without_a_network_lists_the_files(
     why: str | int,
     hub: StandIn,
@@ -549,12 +549,14 @@ def test_a_dry_run_without_a_network_lists_the_files(
 ) -> None:
     if why == "offline":
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    elif why == "unreachable":
+    elif why in ("unreachable", "--offline"):
         monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
     else:
         hub.fail("GET .*", why, times=10**9)  # type: ignore[arg-type]
-    result = lgzoo("publish", made.learngene, NAME, "--dry-run", "--json")
+    words = ["--offline"] if why == "--offline" else []
+    result = lgzoo("publish", made.learngene, NAME, "--dry-run", "--json", *words)
     assert result.code == 0, result.error
+    assert not words or not result.requests
     assert f"nothing was compared with {NAME}" in result.told
     rows = json.loads(result.out)
     assert {row["change"] for row in rows} == {"unknown"}

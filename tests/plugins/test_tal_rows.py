@@ -56,7 +56,7 @@ def test_a_plan_lists_the_sizes_of_the_adapted_preset(name: str, tmp_path: Path)
     widths = {member.spec.width for member in lifecycle.plan(name, ancestries=folder)}
     assert max(widths) == 384
     with pytest.raises(WrongCall, match="increase --hypernet-chunk"):
-        lifecycle.plan(name, ancestries=folder, settings={"hypernet_chunk": 1024})
+        lifecycle.plan(name, ancestries=folder, hypernet_chunk=1024)
 
 
 @pytest.mark.parametrize("name", METHOD_NAMES)
