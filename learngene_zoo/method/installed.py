@@ -121,6 +121,13 @@ def _read_details(config: LearngeneConfig, kind: type[T], where: str = "") -> T:
 def check_family(method: Method, spec: Spec) -> None:
     """Raise `WrongCall` for an ancestry model of a family that the method does not support."""
     if spec.family not in method.families:
+        is_text = load_family(spec.family).transformers is not None
+        if all((load_family(name).transformers is None) == is_text for name in method.families):
+            kinds = ("texts", "images") if is_text else ("images", "texts")
+            raise WrongCall(
+                f"{method.name} does not support models of {kinds[0]}, only of {kinds[1]}; methods "
+                f"that do: lgzoo list methods --family {spec.family}"
+            )
         alternatives = ", ".join(
             sorted(other.name for other in METHODS.load_all()[0] if spec.family in other.families)
         )

@@ -25,6 +25,11 @@ LINES = {
         2,
         "no preset of lsamd named 'papr'; did you mean paper?",
     ),
+    "extract peg --ancestry ancestry-words": (
+        2,
+        "peg does not support models of texts, only of images; methods that do: lgzoo list methods"
+        " --family gpt2",
+    ),
     "plan model": (2, "no method named 'model'; for the folder of that name: lgzoo show model"),
     "expand scratch": (
         2,
