@@ -283,7 +283,7 @@ def _tell_of_head(descendant: Descendant) -> None:
         )
         warnings.warn(
             f"the head of this model, for {classes_text}, is random, because its learngene has "
-            "none for them: it guesses until it is fine-tuned (classes=0 leaves the head out)",
+            "none for them: train it before use (classes=0 leaves the head out)",
             stacklevel=4,
         )
 

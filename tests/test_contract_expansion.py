@@ -85,7 +85,7 @@ def careless(self: Any, learngene: Any, target: Any, run: Run) -> Any:
         (
             {"__call__": in_the_middle},
             (
-                "builds two different models of a model with 2 layers.* with one seed: tensor"
+                "builds two different models with 2 layers of width 32 from one seed: tensor"
                 " head.bias"
             ),
         ),
@@ -94,7 +94,10 @@ def careless(self: Any, learngene: Any, target: Any, run: Run) -> Any:
             {"__call__": heads_as_well, "axes": Take.axes | {"heads"}},
             "built a model with heads 2 instead of",
         ),
-        ({"__call__": careless}, "built a model with layers 3 instead of 6"),
+        (
+            {"__call__": careless},
+            "layers=4 raised BadPlugin: .* built a model with layers 3 instead of 4",
+        ),
     ],
 )
 def test_a_wrong_expansion_is_caught(members: dict[str, Any], says: str) -> None:

@@ -36,6 +36,7 @@ from learngene_zoo.testing.laws import (
     report_broken_promise,
     require,
 )
+from learngene_zoo.text import count_noun
 
 if TYPE_CHECKING:
     from torch import nn
@@ -91,7 +92,7 @@ def check_members(
         require(
             not changed,
             method,
-            f"builds two different models of {_name_member(member)} with one seed: {changed}",
+            f"builds two different models with {_name_member(member)} from one seed: {changed}",
         )
         inherits = inherits or bool(descendant.inherited)
         if member in (members[0], members[-1]):
@@ -282,4 +283,4 @@ def _compute_outputs(model: nn.Module, descendant: Descendant) -> torch.Tensor:
 
 
 def _name_member(member: Member) -> str:
-    return f"a model with {member.spec.layers} layers of width {member.spec.width}"
+    return f"{count_noun(member.spec.layers, 'layer')} of width {member.spec.width}"
