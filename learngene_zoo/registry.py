@@ -30,7 +30,7 @@ from learngene_zoo.errors import BadFile, WrongCall, ZooError, find_nearest, ref
 from learngene_zoo.version import __version__
 
 PROJECT = "learngene-zoo"
-GROUPS = ("learngene_zoo.methods", "learngene_zoo.suites")
+METHOD_GROUP, SUITE_GROUP = GROUPS = ("learngene_zoo.methods", "learngene_zoo.suites")
 # Names of plugins or of their packages, separated by commas. A group of which it names no plugin
 # is not restricted.
 CHOICE = "LGZOO_PLUGINS"

@@ -30,7 +30,7 @@ from learngene_zoo.errors import BadFile, WrongCall, find_nearest, refuse_unknow
 from learngene_zoo.families.picture_spec import PictureSpec
 from learngene_zoo.families.spec import LIMITS
 from learngene_zoo.hub.client import SCHEME, find_cached_repository, parse_hub_reference
-from learngene_zoo.registry import GROUPS, Plugins
+from learngene_zoo.registry import METHOD_GROUP, Plugins
 from learngene_zoo.runs.folder import is_unfinished
 from learngene_zoo.storage import (
     CONFIG,
@@ -178,7 +178,7 @@ def find(reference: str | Path, *, offline: bool = False) -> Path:
         )
     if may_be_on_hub(text):
         raise WrongCall(f"no folder {text}; on the Hub it would be {SCHEME}{text} or {text}@main")
-    if text in Plugins[Any](GROUPS[0], "method", object).references():
+    if text in Plugins[Any](METHOD_GROUP, "method", object).references():
         raise WrongCall(
             f"the shelf has no learngene of the method {text}; make one: lgzoo extract {text}"
         )

@@ -20,13 +20,13 @@ from learngene_zoo.errors import (
 from learngene_zoo.families.family import load_family
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.method.contract import Method
-from learngene_zoo.registry import Plugins
+from learngene_zoo.registry import METHOD_GROUP, Plugins
 from learngene_zoo.settings import from_json
 from learngene_zoo.storage import CONFIG
 
 T = TypeVar("T")
 
-METHODS = Plugins("learngene_zoo.methods", "method", Method)
+METHODS = Plugins(METHOD_GROUP, "method", Method)
 
 
 def describe_method(name: str) -> str:

@@ -22,7 +22,7 @@ from learngene_zoo.artifacts.own_data import (
 )
 from learngene_zoo.artifacts.records import TASKS, is_own_data, parse_reference
 from learngene_zoo.errors import BadData, WrongCall, ZooError, find_nearest, refuse_unknown
-from learngene_zoo.registry import CHOICE, Broken, PluginEntry, Plugins
+from learngene_zoo.registry import CHOICE, SUITE_GROUP, Broken, PluginEntry, Plugins
 from learngene_zoo.runs.progress import say_once
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.stamps import FileStamp
@@ -113,7 +113,7 @@ def split_sizes(train: int, validation: int, test: int) -> dict[str, int]:
 # The catalogue of the installed packages.
 
 
-SUITES = Plugins("learngene_zoo.suites", "suite", Suite)
+SUITES = Plugins(SUITE_GROUP, "suite", Suite)
 
 
 def load_suites() -> tuple[tuple[Suite, ...], tuple[Broken, ...]]:
