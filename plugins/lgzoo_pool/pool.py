@@ -13,12 +13,12 @@ algorithm 1:
 
 A descendant is one path: `low` blocks of the narrow model, a stitch, `high` blocks of the wide one;
 or one of the two models. Block j of the narrow model leads to a block k of the wide one with
-|j - k| <= 1, so that low + high is l, l + 1 or l + 2: tables 1 and 2 of the paper are the paths of
-l blocks, k = j + 1.
+|j - k| <= 1, which is SN-Net's rule (the paper states none), so that low + high is l, l + 1 or
+l + 2: tables 1 and 2 of the paper are the paths of l blocks, k = j + 1.
 
 Not specified in the paper: heads have the ancestry's head width in all stages (3 of them at width
 192; the authors' code distils with 3 and builds the pool with 12), and stitched paths have the
-final norm (the paper's tables count none).
+final norm (the paper's tables count it in the parameters, not in the FLOPs).
 
 `alpha` 1 with `stitch` ls uses no teacher. It is our reading of the SN-Net in the paper's tables 1
 and 2 ("equivalent storage resource costs"): two anchors of the auxiliary models' shapes, trained on

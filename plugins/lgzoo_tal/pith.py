@@ -81,8 +81,8 @@ class PithExtractor(Extractor):
     ] = True
     start: Annotated[
         Start,
-        "initial P and Q: noise as in the paper, or the principal directions of the ancestry "
-        "model's residual stream",
+        "initial P and Q: noise as in the released code, or the principal directions of the "
+        "ancestry model's residual stream",
     ] = "noise"
     curriculum: Curriculum = field(default=_CURRICULUM, metadata=FLAT)
     step: MetaStep = field(default=MetaStep(architectures="tal+"), metadata=FLAT)

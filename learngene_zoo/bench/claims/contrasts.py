@@ -292,7 +292,7 @@ def list_members(exact: Sum) -> list[Member]:
     """Return every descendant of the family, the smallest first."""
     return plan(
         exact.method,
-        settings=exact.settings,
+        **dict(exact.settings),
         ancestries=exact.ancestries or ((exact.ancestry,) if exact.ancestry else ()),
         target=Target(classes=exact.classes),
         convention=exact.convention,

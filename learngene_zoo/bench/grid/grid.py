@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache
 from typing import Any, Literal
 
 from learngene_zoo import lifecycle
@@ -428,14 +428,16 @@ def list_members(arm: Arm, offline: bool = False) -> tuple[Member, ...]:
 @cache
 def _list_members(arm_as_json: str, offline: bool) -> tuple[Member, ...]:
     arm = from_json(Arm, json.loads(arm_as_json), "arm")
-    planned = partial(
-        lifecycle.plan,
+    members = lifecycle.plan(
+        arm.method,
         preset=arm.preset,
-        settings=arm.settings,
         expander=arm.expander,
         ancestries=arm.ancestries,
+        target=Target(image_size=arm.image_size),
+        offline=offline,
+        **dict(arm.settings),
     )
-    return tuple(planned(arm.method, target=Target(image_size=arm.image_size), offline=offline))
+    return tuple(members)
 
 
 def _describe_sizes(arm: Arm, size: Mapping[str, Json], offline: bool) -> str:

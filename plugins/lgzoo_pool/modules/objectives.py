@@ -15,9 +15,9 @@ Distillation: the losses of an auxiliary model of Learngene Pool (algorithm 1, l
 stitches initialised from its matrices.
 
     L      = alpha L_cls + (1 - alpha) (L_att + L_blk + L_pred)                       (eq. 6, 8)
-    L_blk  = sum over the levels of MSE(B_anc W, B_aux)                                  (eq. 4)
+    L_blk  = sum over the levels of MSE(B_anc W, B_aux)                  (eq. 4, for one level)
              B: output of a block after both residuals
-    L_att  = sum over the levels of MSE(A_anc M, A_aux)                                  (eq. 5)
+    L_att  = sum over the levels of MSE(A_anc M, A_aux)                  (eq. 5, for one level)
              A: output of its attention after proj, before the residual
     L_pred = cross-entropy of softmax(student / tau) against softmax(teacher / tau)      (eq. 3)
 
@@ -267,8 +267,8 @@ def compute_stitch_weight(
     Args:
         low_LD: the low model's W.
         high_HD: the high model's W.
-        kind: the way back. tm: the transpose of the low model's W, as in the paper: the adjoint of
-            the matrix, not an inverse; pinv: its pseudo-inverse.
+        kind: the way back. tm: the transpose of the low model's W, as in the authors' code: the
+            adjoint of the matrix, not an inverse; pinv: its pseudo-inverse.
     """
     back_DL = low_LD.T if kind == "tm" else torch.linalg.pinv(low_LD)
     return (high_HD @ back_DL).float()
