@@ -13,7 +13,7 @@ import json
 import math
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -100,26 +100,6 @@ def check_bounds(settings: Any) -> None:
                 raise WrongCall(f"{name} is {number!r}; expected a number")
             if number not in bounds:
                 raise WrongCall(f"{name} is {number}; it must be {bounds}")
-
-
-def find_unchecked_bounds(settings: Any) -> str:
-    """Return the name of a setting whose bounds a new instance of the class does not check.
-
-    "" if there is none. A `__post_init__` that does not call that of its base class loses them.
-    """
-    for name, bounds in _list_bounds(type(settings)):  # type: ignore[arg-type]
-        value = getattr(settings, name)
-        beyond = None if bounds is None else bounds.find_outside()
-        if beyond is None:
-            continue
-        try:
-            dataclasses.replace(
-                settings, **{name: (beyond,) if isinstance(value, tuple) else beyond}
-            )
-        except Exception:  # refused, by these or other checks
-            continue
-        return name
-    return ""
 
 
 @cache
@@ -558,6 +538,14 @@ class Recipe:
                 f"accumulate is {self.accumulate}, which does not divide the batch size of"
                 f" {self.batch_size}; choose a divisor"
             )
+
+
+def check_setting_names(names: Iterable[str], settings: Any, arguments: Iterable[str]) -> None:
+    """Raise `WrongCall` for a name that is no setting; a suggestion may be one of the arguments."""
+    known = {setting.name for setting in list_settings(settings)}
+    for name in names:
+        if name not in known:
+            raise refuse_unknown("setting", name, known.union(arguments))
 
 
 def merge_synonyms(values: Mapping[str, Any], synonyms: Mapping[str, str]) -> dict[str, Any]:

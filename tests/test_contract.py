@@ -178,11 +178,9 @@ class Bounded(Unbounded):
 
 
 def test_bounds_that_are_not_checked_are_caught() -> None:
-    with pytest.raises(
-        BadPlugin, match=r"Unbounded does not check the bounds of scale; call super"
-    ):
-        replace(TOY, presets={"mini": Unbounded(), "smoke": Unbounded()})
-    replace(TOY, presets={"mini": Bounded(), "smoke": Bounded()})
+    unbounded = replace(TOY, presets={"mini": Unbounded(), "smoke": Unbounded()})
+    assert_breaks(unbounded, r"not check the bounds of scale, a setting of its extractor; call sup")
+    check_settings(replace(TOY, presets={"mini": Bounded(), "smoke": Bounded()}))
 
 
 def test_a_module_that_imports_torch_is_caught(

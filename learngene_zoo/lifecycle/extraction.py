@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,7 +21,7 @@ from learngene_zoo.artifacts.records import (
     parse_references,
 )
 from learngene_zoo.atomic import check_apart
-from learngene_zoo.errors import BadData, WrongCall, refuse_unknown
+from learngene_zoo.errors import BadData, WrongCall
 from learngene_zoo.lifecycle.training_warnings import warn
 from learngene_zoo.method.checks import check_learngene, check_returned
 from learngene_zoo.method.contract import Extractor, Method
@@ -31,7 +31,13 @@ from learngene_zoo.pretrained.sources import check_source
 from learngene_zoo.runs.folder import check_start, produce
 from learngene_zoo.runs.progress import say
 from learngene_zoo.runs.run import Run, check_has_device
-from learngene_zoo.settings import Json, list_settings, merge_synonyms, to_json, with_settings
+from learngene_zoo.settings import (
+    Json,
+    check_setting_names,
+    merge_synonyms,
+    to_json,
+    with_settings,
+)
 from learngene_zoo.tasks.catalogue import expand_suites, locate_own_data, open_task, say_notes
 from learngene_zoo.tasks.task import check_inputs, stamp_tasks
 from learngene_zoo.text import quote_word
@@ -43,6 +49,8 @@ if TYPE_CHECKING:
 
 
 # Words of the command line for arguments of `extract`.
+# Of `extract`, for the error about an unknown one.
+ARGUMENTS = ("ancestry", "task", "preset", "image_size", "pool", "out", "run", "force")
 EXTRACT_SYNONYMS = {"ancestry": "ancestries", "task": "tasks", "img_size": "image_size"}
 
 
@@ -92,7 +100,7 @@ def extract(
     method = METHODS.load(name)
     named, given, image_size = _merge_arguments(ancestries, tasks, image_size, settings)
     chosen = extractor or method.preset(preset)
-    _check_setting_names(settings, chosen)
+    check_setting_names(settings, chosen, ARGUMENTS)
     chosen = with_settings(chosen, settings)
     sources = method.sources(given)
     if out is not None:
@@ -348,15 +356,6 @@ def _list_references(
     if named and method.tasks != "none":
         method.references(named, sources)  # raises for a wrong number of tasks
     return expand_suites(named)[:1], False
-
-
-def _check_setting_names(names: Iterable[str], extractor: Extractor) -> None:
-    """Raise `WrongCall` for a name that is neither a setting nor an argument of `extract`."""
-    settings = {setting.name for setting in list_settings(extractor)}
-    arguments = {"ancestry", "task", "preset", "image_size", "pool", "out", "run", "force"}
-    for name in names:
-        if name not in settings:
-            raise refuse_unknown("setting", name, settings | arguments)
 
 
 def _check_outline(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from pkgutil import resolve_name
@@ -20,7 +20,7 @@ from learngene_zoo.method.checks import list_members
 from learngene_zoo.method.contract import Expander, Extractor
 from learngene_zoo.method.installed import METHODS, check_family, find_method, report_failure
 from learngene_zoo.method.sizes import Budget, Member, Target
-from learngene_zoo.settings import list_settings, merge_synonyms, with_settings
+from learngene_zoo.settings import check_setting_names, merge_synonyms, with_settings
 
 SYNONYMS = {"ancestry": "ancestries"}
 # Of `plan`, for the error about an unknown one.
@@ -84,7 +84,7 @@ def plan(
             check_family(method, spec)
         with report_failure(method.name):
             chosen = extractor or method.adapt_preset(preset, specs)
-            _check_setting_names(settings, chosen)
+            check_setting_names(settings, chosen, ARGUMENTS)
             config = with_settings(chosen, settings).outline(specs)
         config = replace(config, method=method.name)
     else:
@@ -109,14 +109,6 @@ def plan(
             )
         members = require_fitting(members, budget)
     return sorted(members, key=lambda member: member.cost(convention))
-
-
-def _check_setting_names(names: Iterable[str], extractor: Extractor) -> None:
-    """Raise `WrongCall` for a name that is neither a setting nor an argument of `plan`."""
-    settings = {setting.name for setting in list_settings(extractor)}
-    for name in names:
-        if name not in settings:
-            raise refuse_unknown("setting", name, settings | ARGUMENTS)
 
 
 @refuse_unknown_arguments

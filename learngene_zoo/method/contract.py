@@ -21,7 +21,6 @@ from learngene_zoo.settings import (
     Recipe,
     check_bounds,
     find_lost_settings,
-    find_unchecked_bounds,
     list_settings,
     with_settings,
 )
@@ -346,11 +345,6 @@ def _find_faults_of_settings(settings: Any) -> Iterator[str]:
             with_settings(settings, values)  # raises for a default of another type
             for fault in find_lost_settings(settings):
                 yield f"a value is not a setting: {fault}"
-            if unchecked := find_unchecked_bounds(settings):
-                yield (
-                    f"{type(settings).__name__} does not check the bounds of {unchecked}; call "
-                    "super().__post_init__() in its __post_init__"
-                )
     except (TypeError, NameError) as error:  # a type that is not allowed, or not defined
         yield str(error)
     except WrongCall as error:

@@ -16,7 +16,7 @@ from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.family import load_family
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.families.text_spec import TextSpec
-from learngene_zoo.method.contract import Extractor, Method
+from learngene_zoo.method.contract import Expander, Extractor, Method
 from learngene_zoo.method.installed import METHODS
 from learngene_zoo.pretrained.ancestry import Ancestry
 from learngene_zoo.settings import from_json, list_settings, to_json
@@ -138,7 +138,7 @@ def check_adapted_presets(method: Method, ancestry: Ancestry | None) -> None:
 
 
 def check_settings(method: Method) -> None:
-    """Check that settings survive JSON, and shadow no option of the command line.
+    """Check that settings survive JSON, check their bounds, and shadow no common option.
 
     That they are fields is checked when the record is made.
     """
@@ -150,6 +150,13 @@ def check_settings(method: Method) -> None:
             method,
             f"has a setting of its {part} that shadows the common option {', '.join(shadows)}",
         )
+        unchecked = find_unchecked_bounds(settings)
+        require(
+            not unchecked,
+            method,
+            f"does not check the bounds of {unchecked}, a setting of its {part}; call "
+            "super().__post_init__() in its __post_init__",
+        )
         again = from_json(type(settings), to_json(settings), part)
         is_equal = again == settings
         require(
@@ -157,6 +164,23 @@ def check_settings(method: Method) -> None:
             method,
             f"has settings of its {part} that do not survive JSON: {settings} became {again}",
         )
+
+
+def find_unchecked_bounds(settings: Extractor | Expander) -> str:
+    """Return the name of a setting whose bounds a new instance does not check; "" for none.
+
+    A `__post_init__` that does not call that of its base class loses the check.
+    """
+    for setting in list_settings(settings):
+        beyond = None if setting.bounds is None else setting.bounds.find_outside()
+        if beyond is None or len(setting.path) > 1:
+            continue
+        try:
+            replace(settings, **{setting.name: (beyond,) if setting.repeated else beyond})
+        except WrongCall:
+            continue
+        return setting.name
+    return ""
 
 
 WIDE = 16  # times the first example's width and heads, in `check_adapted_presets`
