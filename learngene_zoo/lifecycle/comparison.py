@@ -135,7 +135,9 @@ def _measure_model(
     judged = judge(module, task, split, model.input_format, run, order)
     params, flops = count_cost(module, model.input_format)
     latency = (
-        time_forward(module, make_example_inputs(model.input_format, 1), run) if timed else None
+        time_forward(module, make_example_inputs(model.input_format, 1), run).seconds
+        if timed
+        else None
     )
     return Contender(
         evaluation=judged.evaluation, params=params, flops=flops, latency=latency

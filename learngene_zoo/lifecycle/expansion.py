@@ -138,7 +138,7 @@ def _choose_size(
     member = choose(
         list_members(config, expander, target),
         budget,
-        lambda member: measure_latency(member.spec, run),
+        lambda member: measure_latency(member.spec, run).seconds,
     )
     chosen = replace(member.target, task=target.task)
     return with_settings(expander, member.settings), chosen

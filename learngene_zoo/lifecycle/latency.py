@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from learngene_zoo.errors import WrongCall
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 WARM_UP, REPEATS = 5, 30
-BUSY = 1.5  # a measurement takes this many times the processor's time for it
+BUSY = 1.5  # ratio of the median to the fastest pass, and of elapsed time to the processor's
 LONG_ENOUGH = 0.5  # seconds of a measurement in which the share of the processor is known
 
 
@@ -125,10 +126,18 @@ def refuse_all(
     )
 
 
-def measure_latency(spec: Spec, run: Run) -> float:
-    """Measure the seconds of one forward pass: batch 1, eval mode, median of 30 after 5.
+@dataclass(frozen=True)
+class Latency:
+    """Seconds of one forward pass, and whether other programs disturbed the measurement."""
 
-    The weights are random: latency does not depend on them.
+    seconds: float
+    is_disturbed: bool = False
+
+
+def measure_latency(spec: Spec, run: Run) -> Latency:
+    """Measure one forward pass of a shape: batch 1, eval mode, median of 30 passes after 5.
+
+    The weights are random: latency does not depend on them. See `time_forward`.
     """
     from learngene_zoo.families.tensors import build_model, initialise, make_example_inputs
 
@@ -139,10 +148,11 @@ def measure_latency(spec: Spec, run: Run) -> float:
         )
 
 
-def time_forward(model: nn.Module, inputs: torch.Tensor, run: Run) -> float:
-    """Measure the seconds of one forward pass of a module in eval mode, as `measure_latency` does.
+def time_forward(model: nn.Module, inputs: torch.Tensor, run: Run) -> Latency:
+    """Measure one forward pass of a module in eval mode, as `measure_latency` does.
 
-    Prints a note if the processor was shared with other programs.
+    On a processor that is shared with other programs the result is the fastest pass instead of the
+    median, which is often several times longer, and a note is printed.
     """
     from statistics import median  # slow to import
 
@@ -162,11 +172,27 @@ def time_forward(model: nn.Module, inputs: torch.Tensor, run: Run) -> float:
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
             seconds.append(time.perf_counter() - started)
-    worked = time.process_time() - before
-    if device.type == "cpu" and sum(seconds) > max(BUSY * worked, LONG_ENOUGH):
-        print_note(
-            "the processor is busy with other programs, so latencies are too long; measure again "
-            "when it is idle",
-            "busy processor",
-        )
-    return median(seconds[WARM_UP:])
+    worked, passes = time.process_time() - before, seconds[WARM_UP:]
+    if device.type != "cpu" or not _is_disturbed(passes, sum(seconds), worked):
+        return Latency(median(passes))
+    print_note(
+        "the processor is busy with other programs, so latencies may be too long; measure again "
+        "when it is idle",
+        "busy processor",
+    )
+    return Latency(min(passes), is_disturbed=True)
+
+
+def _is_disturbed(passes: Sequence[float], elapsed: float, worked: float) -> bool:
+    """Return whether other programs took the processor during a measurement.
+
+    Threads that wait for one another also use the processor, so its time alone does not show it.
+
+    Args:
+        passes: seconds of each pass.
+        elapsed: seconds of all passes, with those of the warm-up.
+        worked: seconds that the processor spent on them, summed over the threads.
+    """
+    from statistics import median
+
+    return median(passes) > BUSY * min(passes) or elapsed > max(BUSY * worked, LONG_ENOUGH)

@@ -49,32 +49,48 @@ class Model(nn.Module):
 
 
 def slow_at_first(unit: float) -> list[float]:
-    """A warm-up that takes 100 units per call, then 1, 2, ..., 30 units: the median is 15.5."""
-    return [100 * unit] * WARM_UP + [unit * number for number in range(1, REPEATS + 1)]
+    """A warm-up that takes 100 units per call, then 71, 72, ..., 100: the median is 85.5."""
+    return [100 * unit] * WARM_UP + [unit * number for number in range(71, 71 + REPEATS)]
 
 
-def test_the_warm_up_of_a_model_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock()
-    monkeypatch.setattr(latency, "time", clock)
-    model = Model(clock.spend(slow_at_first(1.0)))
-    assert latency.time_forward(
-        model, torch.zeros(1, 3, 8, 8), Run(threads=1, device="cpu")
-    ) == pytest.approx(15.5)
-
-
-@pytest.mark.parametrize(("share", "is_busy"), [(0.5, True), (1.0, False), (2.0, False)])
-def test_a_busy_processor_is_named(
-    share: float, is_busy: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    notes = list[str]()
-    clock = Clock(share)
+def measure(
+    seconds: list[float], monkeypatch: pytest.MonkeyPatch, share: float = 1.0
+) -> tuple[latency.Latency, list[str]]:
+    """Return the latency of a model whose calls take these seconds, and the notes."""
+    clock, notes = Clock(share), list[str]()
     monkeypatch.setattr(latency, "time", clock)
     monkeypatch.setattr(latency, "print_note", lambda text, key: notes.append(text))
-    model = Model(clock.spend(slow_at_first(1.0)))
-    latency.time_forward(model, torch.zeros(1, 3, 8, 8), Run(threads=1, device="cpu"))
-    assert [text.partition(",")[0] for text in notes] == (
-        ["the processor is busy with other programs"] if is_busy else []
-    )
+    model = Model(clock.spend(seconds))
+    measured = latency.time_forward(model, torch.zeros(1, 3, 8, 8), Run(threads=1, device="cpu"))
+    return measured, [text.partition(",")[0] for text in notes]
+
+
+@pytest.mark.parametrize("share", [1.0, 2.0])
+def test_the_latency_is_the_median_after_the_warm_up(
+    share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured, notes = measure(slow_at_first(1.0), monkeypatch, share)
+    assert measured.seconds == pytest.approx(85.5)
+    assert not measured.is_disturbed
+    assert not notes
+
+
+UNEVEN = [1.0] * WARM_UP + [1.0] * 14 + [1.6] * 16
+
+
+@pytest.mark.parametrize(
+    ("seconds", "share", "fastest"),
+    [
+        pytest.param(slow_at_first(1.0), 0.5, 71.0, id="the process had half of the time"),
+        pytest.param(UNEVEN, 2.0, 1.0, id="passes differ, waiting threads used the processor"),
+    ],
+)
+def test_on_a_busy_processor_the_fastest_pass_counts_and_a_note_says_so(
+    seconds: list[float], share: float, fastest: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured, notes = measure(seconds, monkeypatch, share)
+    assert measured == latency.Latency(pytest.approx(fastest), is_disturbed=True)
+    assert notes == ["the processor is busy with other programs"]
 
 
 def test_a_model_and_its_file_are_timed_in_turns_without_the_warm_up(
@@ -84,4 +100,4 @@ def test_a_model_and_its_file_are_timed_in_turns_without_the_warm_up(
     monkeypatch.setattr(runtime_checks, "time", clock)
     model, runner = (clock.spend(slow_at_first(unit)) for unit in (1.0, 0.1))
     latencies = runtime_checks.measure_latencies(Model(model), runner, torch.zeros(1, 3, 8, 8))
-    assert latencies == pytest.approx((15.5, 1.55))
+    assert latencies == pytest.approx((85.5, 8.55))

@@ -12,6 +12,7 @@ import pytest
 
 from learngene_zoo.cli.shrink import DROPS, SHORT
 from learngene_zoo.families.spec import Spec
+from learngene_zoo.lifecycle.latency import Latency
 from learngene_zoo.lifecycle.shrinking.report import (
     DODGE,
     PICTURES,
@@ -61,13 +62,17 @@ def test_the_latency_of_equal_shapes_is_measured_once(monkeypatch: pytest.Monkey
     spec = open_ancestry("bundled").spec
     shapes, measured = [spec, spec.with_(layers=4), spec, spec.with_(layers=4)], list[int]()
 
-    def latency(shape: Spec, _: Run) -> float:
+    def latency(shape: Spec, _: Run) -> Latency:
         measured.append(shape.layers)
-        return float(shape.layers)
+        return Latency(float(shape.layers), is_disturbed=shape.layers == 4)
 
     monkeypatch.setattr("learngene_zoo.lifecycle.latency.measure_latency", latency)
     _, record = measure_latencies(None, shapes, "a machine", Run())
-    assert record == {"seconds": [12.0, 4.0, 12.0, 4.0]}
+    long, short = (
+        {"seconds": 12.0, "is_disturbed": False},
+        {"seconds": 4.0, "is_disturbed": True},
+    )
+    assert record == [long, short, long, short]
     assert measured == [12, 4]
 
 
@@ -107,6 +112,13 @@ def test_only_shown_columns_are_described(shown: list[str] | None, text: str) ->
     assert describe_columns(toy_table(0.9), shown).endswith(f" The size is {text}.")
     without_task = replace(toy_table(0.9), task=None)
     assert describe_columns(without_task, shown).endswith(f" The size is {text}.")
+
+
+def test_disturbed_latencies_are_said_to_be() -> None:
+    disturbed = replace(toy_table(0.9), is_disturbed=True)
+    text = "ms are those of one image on this machine, which was busy with other programs."
+    assert describe_columns(disturbed).endswith(text)
+    assert not describe_columns(disturbed, ["size"]).endswith(text)
 
 
 def test_similar_sizes_are_moved_apart_and_keep_their_order() -> None:

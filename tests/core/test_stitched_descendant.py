@@ -254,7 +254,7 @@ def test_it_is_trained_judged_and_timed_like_any_other() -> None:
     )
     assert tuned.provenance["metrics"]["training_images"] == 16
     assert evaluate(tuned.model(), task, "test", tuned.input_format, Run(threads=1)).images == 12
-    assert measure_latency(SPEC, Run(threads=1)) > 0
+    assert measure_latency(SPEC, Run(threads=1)).seconds > 0
 
 
 # --- what people see

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,7 +69,7 @@ def choose_within_budget(
     from learngene_zoo.lifecycle.latency import measure_latency
     from learngene_zoo.runs.progress import say
 
-    fitting = select_affordable(offers, budget, partial(measure_latency, run=run))
+    fitting = select_affordable(offers, budget, lambda spec: measure_latency(spec, run).seconds)
     if fitting and (text := describe_too_large(offers, fitting)):
         say(run, text)
     return choose_candidates(fitting, config.candidates, is_spread=config.max_drop is not None)

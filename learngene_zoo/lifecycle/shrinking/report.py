@@ -87,7 +87,8 @@ def _describe_sizes(table: ShrinkTable, shown: Collection[str] | None) -> str:
     """Describe the columns of sizes that are shown."""
     described = {
         "MB": "MB are of fp32 weights",
-        "ms": f"ms are those of one {_describe_input(table)} on this machine",
+        "ms": f"ms are those of one {_describe_input(table)} on this machine"
+        f"{', which was busy with other programs' if table.is_disturbed else ''}",
     }
     parts = [text for name, text in described.items() if shown is None or name in shown]
     return f"{', '.join(['The size is layers x width', *parts])}."

@@ -68,6 +68,7 @@ class ShrinkTable:
     noun: str = "image"  # or "text"
     metric: str = "accuracy"
     trainings: tuple[ShrinkTraining, ...] = ()
+    is_disturbed: bool = False  # whether other programs disturbed a measurement of latency
 
     @property
     def winner(self) -> ShrinkRow:
@@ -178,7 +179,7 @@ def tabulate(
         [specs, describe_machine(run)],
     )
     record: Any = part.record
-    seconds = record["seconds"]
+    seconds = [item["seconds"] for item in record]
     original = ShrinkRow(
         method=ORIGINAL,
         **_list_sizes(spec, seconds[0]),
@@ -214,6 +215,7 @@ def tabulate(
         noun=request.images.sample_noun,
         metric=request.task.metric if request.task else "accuracy",
         trainings=tuple(item.training for item in finished.values() if item.training is not None),
+        is_disturbed=any(item["is_disturbed"] for item in record),
     )
 
 
@@ -250,8 +252,8 @@ def _describe_value(row: ShrinkRow) -> str:
 def measure_latencies(
     _: None, specs: Sequence[Spec], _machine: str, run: Run
 ) -> tuple[StateDict, Json]:
-    """Return the latency of each shape, as `seconds`. Equal shapes are measured once."""
+    """Return the `Latency` of each shape. Equal shapes are measured once."""
     from learngene_zoo.lifecycle.latency import measure_latency
 
-    measured = {spec: measure_latency(spec, run) for spec in dict.fromkeys(specs)}
-    return {}, {"seconds": [measured[spec] for spec in specs]}
+    measured = {spec: to_json(measure_latency(spec, run)) for spec in dict.fromkeys(specs)}
+    return {}, [measured[spec] for spec in specs]
