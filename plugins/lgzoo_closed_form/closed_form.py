@@ -254,10 +254,9 @@ class ClosedFormExpander(Expander):
         parts = select_tensors(
             parts, get_shapes(spec).__contains__
         )  # no pooling, if the head is for pixels
-        mean, std = config.normalisation
         provenance: dict[str, Json] = {"runs": list(cut.runs), "teacher_depth": cut.depth}
         provenance |= {"calibration": task.name, **({"streams": "kept"} if kept else {})}
-        return assemble(spec, parts, seed=run.seed, mean=mean, std=std, provenance=provenance)
+        return assemble(spec, parts, seed=run.seed, provenance=provenance)
 
     def _build_projection(
         self, teacher: StreamTeacher, columns_DD: torch.Tensor, spec: Spec

@@ -331,7 +331,6 @@ def build_pruned(
     parts = select_tensors(
         parts, get_shapes(spec).__contains__
     )  # without pooling, if the head is for pixels
-    mean, std = config.normalisation
     counts = {
         "heads": count_by_block(selection.heads),
         "hidden": count_by_block(selection.hidden),
@@ -342,4 +341,4 @@ def build_pruned(
         }
         counts["blocks"] = selection.blocks
     provenance = {"kept": counts, **({"calibration": task.name} if task is not None else {})}
-    return assemble(spec, parts, seed=run.seed, mean=mean, std=std, provenance=provenance)
+    return assemble(spec, parts, seed=run.seed, provenance=provenance)

@@ -431,10 +431,7 @@ def build_descendant(
     state = select_tensors(
         state, get_shapes(spec).__contains__
     )  # without pooling, if the head is for pixels
-    mean, std = config.normalisation
-    return assemble(
-        spec, state, seed=seed, mean=mean, std=std, provenance={"blocks": list(sources)}
-    )
+    return assemble(spec, state, seed=seed, provenance={"blocks": list(sources)})
 
 
 def _check_tensors(learngene: Learngene, blocks: Collection[int]) -> None:

@@ -175,9 +175,8 @@ def build_descendant(
     same_head = same_head and (spec.classes, spec.dense) == (stored.classes, stored.dense)
     state = _load_tensors(learngene, path, stored, heads=same_head)
     state = resize_positions(state, stored, spec)
-    mean, std = config.normalisation
     provenance = {"path": describe_path(path, details)}
-    return assemble(spec, state, seed=seed, mean=mean, std=std, provenance=provenance)
+    return assemble(spec, state, seed=seed, provenance=provenance)
 
 
 def describe_path(path: Path, details: StitchedDetails) -> Json:

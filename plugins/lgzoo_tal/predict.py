@@ -99,10 +99,7 @@ class HypernetExpander(Expander):
         )
         tensors = predict_tensors(hypernet, spec, embedding, run, head=self.head == "predicted")
         tensors = process_tensors(tensors, self.post, run.seed, spec)
-        mean, std = config.normalisation
-        descendant = assemble(
-            spec, tensors, seed=run.seed, mean=mean, std=std, provenance={"embedding": origin}
-        )
+        descendant = assemble(spec, tensors, seed=run.seed, provenance={"embedding": origin})
         return replace(descendant, inherited=descendant.inherited - {"cls_token"})  # always zeros
 
 

@@ -164,9 +164,8 @@ class PretrainFinetuneExpander(Expander):
             )
         state = {name.removeprefix(prefix): learngene.state[name] for name in names}
         parts = resize_positions(state, stored, spec)
-        mean, std = config.normalisation
         provenance: dict[str, Json] = {"pretrained": prefix.rstrip("/")}
-        return assemble(spec, parts, seed=run.seed, mean=mean, std=std, provenance=provenance)
+        return assemble(spec, parts, seed=run.seed, provenance=provenance)
 
 
 PRETRAIN_FINETUNE = Method(

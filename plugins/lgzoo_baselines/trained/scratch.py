@@ -67,15 +67,12 @@ class ScratchExpander(Expander):
         """
         from learngene_zoo.plugin import assemble
 
-        mean, std = learngene.config.normalisation
         spec = target.apply(learngene.config.spec)
         return assemble(
             spec,
             {},
             seed=run.seed,
             scheme=self.init,
-            mean=mean,
-            std=std,
             provenance={"init": self.init},
         )
 

@@ -85,14 +85,11 @@ class MimeticExpander(Expander):
         target = target.whole_heads(config.spec) if target.heads is None else target
         spec = target.apply(config.spec)
         assert isinstance(spec, ViTSpec)
-        mean, std = config.normalisation
         descendant = assemble(
             spec,
             {},
             seed=run.seed,
             scheme=self.init,
-            mean=mean,
-            std=std,
             provenance={"init": self.init},
         )
         state = dict(descendant.state)
