@@ -19,6 +19,7 @@ def format_table(
     title: str = "",
     width: int | None = None,
     drops: Sequence[str] = (),
+    keeps: Collection[str] = (),
 ) -> str:
     """Return a table as text: a heading, a rule and the lines of every row.
 
@@ -31,8 +32,10 @@ def format_table(
             which names the row, is neither folded nor left out: other columns are left out first,
             as in `choose_columns`, then the cells of the remaining ones are folded.
         drops: as in `choose_columns`.
+        keeps: as in `choose_columns`. A line is longer than `width` if a word of theirs does not
+            fit.
     """
-    chosen = choose_columns(columns, rows, right, width, drops)
+    chosen = choose_columns(columns, rows, right, width, drops, keeps)
     right = [position for position, index in enumerate(chosen) if index in right]
     columns, rows = [columns[index] for index in chosen], [[row[i] for i in chosen] for row in rows]
     widths = _fit_widths(columns, rows, right, width)
@@ -48,6 +51,7 @@ def choose_columns(
     right: Collection[int] = (),
     width: int | None = None,
     drops: Sequence[str] = (),
+    keeps: Collection[str] = (),
 ) -> list[int]:
     """Return the numbers of the columns that fit into lines of `width` characters.
 
@@ -60,6 +64,7 @@ def choose_columns(
         width: maximum length of a line (None: unlimited).
         drops: names of the columns to leave out first, the least important one first. After them
             the last columns are left out.
+        keeps: names of further columns that always stay.
     """
     remaining = list(range(len(columns)))
     if width is None:
@@ -70,7 +75,11 @@ def choose_columns(
         _measure_least_width(column, index, right, prose=1) for index, column in enumerate(cells)
     ]
     named = [columns.index(name) for name in drops if name in columns]
-    unnamed = [index for index in reversed(remaining) if index > 1 and index not in named]
+    unnamed = [
+        index
+        for index in reversed(remaining)
+        if index > 1 and index not in named and columns[index] not in keeps
+    ]
     lost: list[int] = []
     for indices, least in ((named, wide), (unnamed, narrow)):
         for index in indices:

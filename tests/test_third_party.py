@@ -108,6 +108,14 @@ def test_it_is_listed_and_has_a_command_of_its_own(site: Path, tmp_path: Path) -
     assert "number of blocks" in helped.stdout
 
 
+def test_doctor_names_plugins_of_other_packages(site: Path, tmp_path: Path) -> None:
+    shown = lgzoo("doctor", site=site, cwd=tmp_path)
+    assert shown.returncode == 0, shown.stdout + shown.stderr
+    assert re.search(r"^method first_blocks +ok +lgzoo_first_blocks:", shown.stdout, flags=re.M)
+    assert re.search(r"^suite shades +ok +lgzoo_shades:", shown.stdout, flags=re.M)
+    assert "method lsamd" not in shown.stdout
+
+
 def test_it_plans_without_a_word_of_it_in_the_zoo(site: Path, tmp_path: Path) -> None:
     words = (
         "plan",

@@ -106,8 +106,9 @@ def doctor(
     if as_json or show_all or self_test:
         _print(rows, as_json)
         return
-    matter = [row for row in rows if row["status"] == "bad" or row["what"] in MATTER]
-    _print(matter, as_json=False)
+    shown = {*MATTER, *_list_foreign_plugins()}
+    matter = [row for row in rows if row["status"] == "bad" or row["what"] in shown]
+    _print([*matter, *_count_rows(rows)], as_json=False)
     left_out = len(rows) - len(matter)
     click.echo(
         f"{left_out} of {len(rows)} rows left out, none of them bad; show them with --all", err=True
@@ -172,7 +173,7 @@ def _print(rows: list[Row], as_json: bool, task: str = "") -> None:
     )
     if top and not as_json:
         rows = [{key: str(value).replace(top, "") for key, value in row.items()} for row in rows]
-    print_rows(rows, as_json)
+    print_rows(rows, as_json, keeps=["found"])
     if any(row["status"] == "bad" for row in rows):
         click.get_current_context().exit(1)
 
@@ -296,6 +297,25 @@ def _check_plugins() -> Iterator[Row]:
                 yield _make_row(name, "ok", plugins.references()[plugin.name])
         for refused in broken:
             yield _make_row(f"{plugins.word} {refused.name}", "bad", refused.reason)
+
+
+def _list_foreign_plugins() -> set[str]:
+    """Return the names of the rows of plugins that other packages have installed."""
+    return {
+        f"{plugins.word} {point.name}"
+        for plugins in (METHODS, catalogue.SUITES)
+        for point in plugins.find_all()
+        if not point.in_tree
+    }
+
+
+def _count_rows(rows: list[Row]) -> Iterator[Row]:
+    """Yield for methods, learngenes and tasks how many of their rows are ok."""
+    for word in ("method", "learngene", "task"):
+        states = [row["status"] for row in rows if row["what"].startswith(f"{word} ")]
+        ending = " offline" if word == "task" else ""
+        value = f"{states.count('ok')} of {len(states)} work{ending}"
+        yield _make_row(f"{word}s", "info", value)
 
 
 def _check_options(method: Method) -> None:

@@ -210,6 +210,7 @@ def print_rows(
     title: str = "",
     *,
     drops: Sequence[str] = (),
+    keeps: Collection[str] = (),
     most: int | None = None,
     spread: bool = False,
     quiet: bool = False,
@@ -221,6 +222,7 @@ def print_rows(
         as_json: print JSON instead of a table.
         title: title of the table.
         drops: keys that the table may omit in a narrow terminal, the least important first.
+        keeps: keys that the table never omits.
         most: print at most this many rows, and on stderr the number of the others.
         spread: choose these rows evenly from the first to the last.
         quiet: print neither the number of other rows nor the omitted columns.
@@ -241,6 +243,7 @@ def print_rows(
             numeric,
             title,
             drops=[name.replace("_", " ") for name in drops],
+            keeps=[name.replace("_", " ") for name in keeps],
             quiet=quiet,
         )
         if len(chosen) < len(rows) and not quiet:
@@ -359,6 +362,7 @@ def print_table(
     title: str | Callable[[Collection[str]], str] = "",
     *,
     drops: Sequence[str] = (),
+    keeps: Collection[str] = (),
     quiet: bool = False,
 ) -> None:
     """Print a table for people, within the terminal's width.
@@ -369,16 +373,18 @@ def print_table(
         numeric: for each column, whether it is aligned to the right.
         title: title of the table, or a function that returns it for the headings that are shown.
         drops: headings of columns that may be omitted, the least important first.
+        keeps: headings of columns that are never omitted.
         quiet: do not list the omitted columns on stderr.
     """
     cells = [[escape_controls(text) for text in row] for row in rows]
     heads = [escape_controls(name) for name in columns]
     right = [index for index, number in enumerate(numeric) if number]
     width = measure_terminal()
-    shown_columns = choose_columns(heads, cells, right, width, drops)
+    shown_columns = choose_columns(heads, cells, right, width, drops, keeps)
     shown = [heads[index] for index in shown_columns]
     title = escape_controls(title if isinstance(title, str) else title(shown))
-    click.echo(format_table(heads, cells, right, "\n".join(wrap_words(title, width)), width, drops))
+    heading = "\n".join(wrap_words(title, width))
+    click.echo(format_table(heads, cells, right, heading, width, drops, keeps))
     lost = [name for index, name in enumerate(heads) if index not in shown_columns]
     if lost and not quiet:
         click.echo(f"not shown in {width} columns: {', '.join(lost)}", err=True)

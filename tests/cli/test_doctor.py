@@ -50,8 +50,11 @@ def test_it_prints_the_rows_that_matter_and_with_all_every_one(
     assert len(result.stdout.splitlines()) <= 20
     assert "torch " in result.stdout
     assert result.stderr.endswith(" rows left out, none of them bad; show them with --all\n")
+    assert re.search(r"^methods +info +(\d+) of \1 work$", result.stdout, flags=re.M)
+    assert re.search(r"^tasks +info +\d+ of \d+ work offline$", result.stdout, flags=re.M)
     everything = CliRunner().invoke(main, ["doctor", "--all"]).stdout.splitlines()
     assert any(line.startswith("task digits ") for line in everything)
+    assert re.search(r"^what +status +found$", everything[0])
     assert len(everything) > 80
 
 

@@ -74,6 +74,14 @@ def test_a_narrow_column_comes_back_once_a_wide_one_has_gone() -> None:
     assert choose_columns(columns, rows, [1, 2], 20, ["b", "wide"]) == [0, 1, 2]
 
 
+def test_a_column_that_is_kept_sticks_out_by_its_longest_word() -> None:
+    columns, rows = ["name", "state", "reason"], [["x", "bad", f"see {'y' * 50} there"]]
+    assert choose_columns(columns, rows, width=30) == [0, 1]
+    assert choose_columns(columns, rows, width=30, keeps=["reason"]) == [0, 1, 2]
+    lines = format_table(columns, rows, width=30, keeps=["reason"]).splitlines()
+    assert lines[2:] == ["x      bad     see", f"{'':15}{'y' * 50}", f"{'':15}there"]
+
+
 def test_a_path_is_folded_after_a_slash_only() -> None:
     assert wrap_words("/home/somebody/pictures/of/animals", 16) == [
         "/home/somebody/",
