@@ -208,7 +208,10 @@ TABLE = {
         f"{HERE}.hub:fetch_command",
         "Fetch a published learngene or model, and check every file.",
     ),
-    "doctor": (f"{HERE}.doctor:command", "Check the installation, the plugins and the tasks."),
+    "doctor": (
+        f"{HERE}.diagnosis.doctor:command",
+        "Check the installation, the plugins and the tasks.",
+    ),
     "new-plugin": (
         f"{HERE}.new_plugin:command",
         "Create a package for a new method or suite of tasks.",

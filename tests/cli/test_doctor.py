@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 from PIL import Image
 
-from learngene_zoo.cli.doctor import _compute
+from learngene_zoo.cli.diagnosis.findings import _compute
 from learngene_zoo.cli.main import main
 from learngene_zoo.cli.process.messages import describe_error
 from learngene_zoo.errors import BadFile
@@ -65,7 +65,7 @@ def test_a_learngene_of_the_shelf_that_cannot_be_opened_is_bad(
         if name == "lsamd-mini":
             raise BadFile("the tensors are cut short")
 
-    monkeypatch.setattr("learngene_zoo.cli.doctor.shelf.load", load)
+    monkeypatch.setattr("learngene_zoo.cli.diagnosis.findings.shelf.load", load)
     result = rows(code=1)
     assert result["learngene lsamd-mini"]["status"] == "bad"
     assert "cut short" in result["learngene lsamd-mini"]["found"]

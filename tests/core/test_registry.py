@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from learngene_zoo import registry
-from learngene_zoo.cli.doctor import _check_plugins
+from learngene_zoo.cli.diagnosis.findings import _check_plugins
 from learngene_zoo.cli.main import main
 from learngene_zoo.errors import BadFile, BadPlugin, WrongCall
 from learngene_zoo.method.installed import METHODS
