@@ -222,6 +222,7 @@ def _train(
     from learngene_zoo.runs.progress import say
     from learngene_zoo.tasks.splits.cutting import ensure_validation, limit_validation
     from learngene_zoo.training.automatic import resolve_auto
+    from learngene_zoo.training.fit import drop_training_records
     from learngene_zoo.training.heads import rescale_head
     from learngene_zoo.training.objectives import load_training_images
     from learngene_zoo.training.tuning import tune
@@ -229,6 +230,7 @@ def _train(
     model = start.for_task(
         task.name, task.class_names, seed=derive_seed(run.seed, "head"), dense=task.dense
     ).with_fit(tuning.fit or choose_fit(start, task))
+    model = replace(model, provenance=drop_training_records(model.provenance))
     # Before the head is fitted, so that a wrong teacher is refused at once
     distillation = _open_distillation(tuning, model, task, run)
     # Likewise images that cannot be read, also of the other splits

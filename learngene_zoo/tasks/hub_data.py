@@ -268,7 +268,8 @@ def _translate_error(
     from huggingface_hub import errors as hub
 
     text = " ".join(str(error).split())[:160]
-    if isinstance(error, hub.GatedRepoError) or "gated" in text.lower():
+    words = re.findall(r"\w+", text.replace(repository, "").lower())
+    if isinstance(error, hub.GatedRepoError) or "gated" in words:
         return Unavailable(
             f"{repository} is gated: accept its terms at "
             f"https://huggingface.co/datasets/{repository} and log in with "
@@ -280,7 +281,7 @@ def _translate_error(
         )
     if isinstance(error, hub.RevisionNotFoundError):
         return WrongCall(f"data set {repository!r} has no such revision ({text})")
-    if "script" in text.lower():
+    if not {"script", "scripts"}.isdisjoint(words):
         return BadData(f"{repository} is built by a script, which is never run; {SCRIPT_HINT}")
     if "onfig" in text and isinstance(error, ValueError):
         return WrongCall(f"{repository}: {text}; write hf:{repository}:CONFIG")

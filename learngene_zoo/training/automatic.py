@@ -95,7 +95,12 @@ def resolve_auto(
                 "finetune.lr",
                 measure_rate,
                 _shorten(recipe, task, rate),
-                (adapt(start, rate) if adapt else start, task, distillation),
+                (
+                    adapt(start, rate) if adapt else start,
+                    task,
+                    distillation,
+                    task.sizes["validation"],
+                ),
             )
             value: float | None = part.record["value"]
             result = "diverged" if value is None else f"{value:.4f} on validation images"
@@ -149,9 +154,13 @@ def measure_rate(
     start: Descendant | TimmModel,
     task: Task,
     distillation: Distillation | None,
+    _validation_images: int,
     run: Run,
 ) -> tuple[StateDict, dict[str, Json]]:
-    """Train briefly and return the result on validation images, or None if training diverges."""
+    """Train briefly and return the result on validation images, or None if training diverges.
+
+    The identity of a task does not have the number of its validation images, so it is an argument.
+    """
     try:
         metrics: Any = fit(start, task, recipe, run, distillation=distillation).provenance[
             "metrics"

@@ -148,7 +148,7 @@ def evaluate(
         input_format: the images that the model takes.
         run: the run, for its device, precision and workers.
         batch_size: images per forward pass. None: chosen by the metric.
-        images: evaluate on the first N images only.
+        images: evaluate on N images only, the same number of each class where it has as many.
         order: for each class of the task that of the model; None: the same.
 
     Raises:

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from learngene_zoo.families.text_format import TextFormat
 
 M = TypeVar("M", bound=Descendant | TimmModel)
+# In the provenance of a model, beside the task of its head.
+TRAINING_RECORDS = frozenset({"metrics", "recipe", "training_seed", "head", "found", "teacher"})
 MIN_STEPS = 50  # before this step even a good training may be at chance level
 MIN_JUDGED = 10  # validation samples below which a model is not said to be at chance
 MIN_IMPROVEMENT = 0.02  # of the loss, relative to that of a guess
@@ -128,6 +130,14 @@ def copy_trained_weights(
             **({"pairs": has_pairs(task)} if task.is_text else {}),
         },
     )
+
+
+def drop_training_records(provenance: Mapping[str, Json]) -> dict[str, Json]:
+    """Return the provenance of a model without the records of its last training.
+
+    The names of the task and of its classes stay, since the head is still for them.
+    """
+    return {name: value for name, value in provenance.items() if name not in TRAINING_RECORDS}
 
 
 def has_pairs(task: Task) -> bool:

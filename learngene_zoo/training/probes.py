@@ -168,12 +168,9 @@ def compute_features(
     values_ND, labels_N, indices_N = (np.concatenate(column) for column in zip(*parts))
     num_bad = int((~np.isfinite(values_ND)).any(axis=1).sum())
     if num_bad:
-        remedy = "create the model again"
-        if run.precision != "fp32":
-            remedy += ", or use --precision fp32"
         raise TrainingFailed(
             f"the model's features are not finite for {num_bad} of {len(values_ND)} "
-            f"{task.sample_noun}s of {task.name}; {remedy}"
+            f"{task.sample_noun}s of {task.name}; create the model again"
         )
     order_N = np.argsort(indices_N, kind="stable")
     return Features(values_ND[order_N], labels_N[order_N])

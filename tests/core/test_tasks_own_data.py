@@ -336,6 +336,13 @@ def test_what_the_hub_says_is_put_in_our_words(monkeypatch: pytest.MonkeyPatch) 
     failing(RuntimeError("Dataset scripts are no longer supported, but found data.py"))
     with pytest.raises(BadData, match=r"script.*refs/convert/parquet"):
         open_task("hf:some/data", offline=True)
+    failing(ConnectionError("Couldn't reach 'me/aggregated-manuscripts' on the Hub"))
+    for name in ("me/aggregated-manuscripts", "me/gated", "me/script"):
+        with pytest.raises(Unavailable, match="not in the cache"):
+            open_task(f"hf:{name}", offline=True)
+    failing(ConnectionError("Dataset 'some/data' is a gated dataset on the Hub"))
+    with pytest.raises(Unavailable, match="accept its terms"):
+        open_task("hf:some/data", offline=True)
     failing(ValueError("Config name is missing. Please pick one among ['a', 'b']"))
     with pytest.raises(WrongCall, match="hf:some/data:CONFIG"):
         open_task("hf:some/data", offline=True)

@@ -36,12 +36,13 @@ class Quiet(SimpleHTTPRequestHandler):
 
     most: int | None = None
     ranges = True
+    missing = 404  # the status of files that do not exist
     asked: list[str | None]
 
     def do_GET(self) -> None:
         path = Path(self.translate_path(self.path))
         if not path.is_file():
-            return self.send_error(404)
+            return self.send_error(self.missing)
         data, begun = path.read_bytes(), self.headers.get("Range")
         self.asked.append(begun)
         first = int(begun.removeprefix("bytes=").rstrip("-")) if begun and self.ranges else 0
@@ -94,6 +95,16 @@ def test_a_server_without_ranges_is_read_over_again(
     assert got + file.read(100) == data
     assert file.read(1) == b""
     file.close()
+
+
+def test_a_store_that_refuses_the_names_of_missing_files(
+    task: Task, served: tuple[str, type[Quiet]]
+) -> None:
+    address, handler = served
+    handler.missing = 403
+    assert open_task(f"wds:{address}/{NAMES}").sizes == task.sizes
+    with pytest.raises(Unavailable, match=r"train-004\.tar is denied \(403\)"):
+        open_task(f"wds:{address}/train-{{000..004}}.tar")
 
 
 def test_what_cannot_be_had_far_away(served: tuple[str, type[Quiet]]) -> None:

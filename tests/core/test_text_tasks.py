@@ -342,6 +342,19 @@ def test_other_encodings_are_named(tmp_path: Path) -> None:
     assert open_task(f"csv:{path}").classes == 2, "a byte order mark is no part of a column's name"
 
 
+def test_labels_that_are_lists_are_not_withheld(tmp_path: Path) -> None:
+    rows = [{"text": f"text {n}", "labels": [("neg", "pos")[n % 2]]} for n in range(40)]
+    for split, some in {"train": rows[:30], "test": rows[30:]}.items():
+        (tmp_path / f"{split}.jsonl").write_text("\n".join(map(json.dumps, some)))
+    task = open_task(f"jsonl:{tmp_path}:label=labels")
+    assert task.class_names == ("neg", "pos")
+    assert task.sizes["test"] == 10
+    rows[35]["labels"] = ["neg", "pos"]
+    (tmp_path / "test.jsonl").write_text("\n".join(map(json.dumps, rows[30:])))
+    with pytest.raises(BadData, match="holds 2 labels"):
+        open_task(f"jsonl:{tmp_path}:label=labels").split("test")
+
+
 def test_a_test_file_without_labels_is_replaced(tmp_path: Path) -> None:
     write_csv(tmp_path / "train.csv")
     (tmp_path / "test.csv").write_text("text,label\nsome text,-1\nanother,-1\n")

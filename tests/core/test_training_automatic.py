@@ -14,8 +14,10 @@ from learngene_zoo.artifacts.descendant import assemble
 from learngene_zoo.cli.main import main
 from learngene_zoo.errors import TrainingFailed, Unavailable
 from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.runs.folder import clear
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
+from learngene_zoo.tasks.splits.cutting import limit_validation
 from learngene_zoo.testing import make_tiny_task
 from learngene_zoo.training import automatic
 from learngene_zoo.training.automatic import (
@@ -130,6 +132,23 @@ def test_an_interrupted_search_goes_on_where_it_was(
     assert [item.lr for item in asked] == [1e-3, 3e-3]
     assert recipe.lr == 3e-4
     assert [item["validation"] for item in record["lr"]] == [0.0, 0.0, 0.1, 0.4, 0.3, 0.2]
+
+
+def test_trials_on_fewer_validation_images_are_not_those_on_more(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    run = replace(RUN, folder=tmp_path)
+    few = limit_validation(TASK, 3)
+    assert few.sizes["validation"] < TASK.sizes["validation"]
+    script_values(monkeypatch, 0.0, 0.0, 0.1, 0.4, 0.3, 0.2)
+    assert resolve_auto(START, few, RECIPE, run, ["lr"])[0].lr == 3e-4
+    clear(tmp_path, but_kept=True)
+    asked = script_values(monkeypatch, 0.0, 0.5, 0.1, 0.4, 0.3, 0.2)
+    assert resolve_auto(START, TASK, RECIPE, run, ["lr"])[0].lr == 3e-5
+    assert len(asked) == len(LEARNING_RATES)
+    clear(tmp_path, but_kept=True)
+    assert resolve_auto(START, TASK, RECIPE, run, ["lr"])[0].lr == 3e-5
+    assert len(asked) == len(LEARNING_RATES), "trials with the same images are taken over"
 
 
 def test_what_was_found_is_what_is_trained_with_and_recorded(

@@ -251,6 +251,19 @@ def test_a_training_that_loses_what_was_inherited_keeps_epoch_0(descendant: Desc
     assert "No epoch validates better than epoch 0" in model.files["report.html"]
 
 
+def test_another_training_neither_scales_the_head_again_nor_keeps_its_records(
+    descendant: Descendant,
+) -> None:
+    brief = {"epochs": 0, "images": 60, "run": Run()}
+    first = lifecycle.finetune(descendant, task="digits", **brief)
+    assert first.provenance["head"]["calibrated_scale"] > 1
+    first = replace(first, provenance={**first.provenance, "found": {"lr": []}})
+    second = lifecycle.finetune(first, task="digits", **brief)
+    assert torch.equal(second.state["head.weight"], first.state["head.weight"])
+    assert not {"head", "found"} & set(second.provenance)
+    assert second.provenance["metrics"]["training_images"] == 60
+
+
 def test_few_images_are_used_of_many(monkeypatch: pytest.MonkeyPatch) -> None:
     assert MAX_IMAGES == 10_000
     monkeypatch.setattr("learngene_zoo.training.heads.MAX_IMAGES", 20)
@@ -363,9 +376,7 @@ def test_a_head_is_rescaled_to_that_of_another_learning_rate(descendant: Descend
     assert rescale_head(fresh, 1e-2) is fresh
 
 
-def prefer_1e_4(
-    recipe: Recipe, start: Any, task: Any, distillation: Any, run: Run
-) -> tuple[Any, Any]:
+def prefer_1e_4(recipe: Recipe, *_: Any) -> tuple[Any, Any]:
     return {}, {"value": -abs(recipe.lr - 1e-4)}
 
 

@@ -95,10 +95,14 @@ class RemoteFile(io.RawIOBase):
             self._answer.read(min(CHUNK, self.position - skipped))
 
 
+class AccessDenied(Unavailable):
+    """A file that the server refuses to give."""
+
+
 def _explain_refusal(address: str, error: Exception) -> Exception:
     code = getattr(error, "code", None)  # of the response, if there was one
     if code in (401, 403):
-        return Unavailable(
+        return AccessDenied(
             f"access to {address} is denied ({code}); ask its owner for access and log in to the "
             "Hub"
         )
@@ -281,8 +285,8 @@ def _read_beside(location: str, names: Sequence[str]) -> tuple[str, Any]:
             try:
                 with open_file(where) as file:
                     data = file.read(MAX_BYTES)
-            except BadData:
-                continue  # there is no such file
+            except (BadData, AccessDenied):
+                continue  # there is no such file; some stores refuse the names of missing files
             return where, _parse_json(where, data) if name.endswith(".json") else _split_lines(data)
     return "", None
 

@@ -5,7 +5,7 @@ The columns are chosen by their names, as for images; a user can name them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from learngene_zoo.errors import BadData
@@ -172,8 +172,7 @@ def replace_withheld(splits: Mapping[str, Any], label: str) -> tuple[dict[str, A
     test = splits.get("test")
     if test is None or not len(test) or label not in test.features:
         return dict(splits), []
-    known = set(splits["train"].with_format(None)[label][:])
-    if set(test.with_format(None)[label][:]) - (WITHHELD - known):
+    if not _are_withheld(test.with_format(None)[label][:], splits["train"], label):
         return dict(splits), []
     kept = {split: table for split, table in splits.items() if split != "test"}
     if "validation" not in kept:
@@ -182,6 +181,15 @@ def replace_withheld(splits: Mapping[str, Any], label: str) -> tuple[dict[str, A
     kept["test"] = kept.pop("validation")
     note = "the labels of the test split are withheld: its validation split is the test split"
     return kept, [note]
+
+
+def _are_withheld(labels: Sequence[Any], train: Any, label: str) -> bool:
+    """Return whether all labels stand for missing ones, and no training text has them."""
+    if not all(isinstance(value, Hashable) and value in WITHHELD for value in labels):
+        return False
+    return set(labels).isdisjoint(
+        value for value in train.with_format(None)[label][:] if isinstance(value, Hashable)
+    )
 
 
 def read_rows(table: Any, columns: Sequence[str], name: str) -> TextRows:

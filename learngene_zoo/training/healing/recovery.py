@@ -20,6 +20,7 @@ from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import Json, Recipe, to_json
 from learngene_zoo.storage import StateDict
 from learngene_zoo.training.distillation import Teacher, check_tokenizers
+from learngene_zoo.training.fit import drop_training_records
 from learngene_zoo.training.healing.blocks import match_blocks
 from learngene_zoo.training.healing.fitting import fit_maps
 from learngene_zoo.training.healing.objective import Recovery, Side
@@ -34,10 +35,6 @@ if TYPE_CHECKING:
     from learngene_zoo.families.text_format import TextFormat
     from learngene_zoo.pretrained.ancestry import Ancestry
     from learngene_zoo.tasks.task import Task
-
-
-# Records of a training, beside the task of the head, that do not hold after its weights changed.
-TRAINED = ("metrics", "recipe", "training_seed", "head", "found", "teacher")
 
 
 def recover(
@@ -115,10 +112,12 @@ def recover(
     }
     if "healed" in start.provenance:
         healed["before"] = start.provenance["healed"]
-    provenance = {**start.provenance, "healed": healed}
+    provenance = dict(start.provenance)
     if find_kept(watch).epoch:  # results of a training before are not those of the healed weights
-        former = {name: provenance.pop(name) for name in TRAINED if name in provenance}
+        provenance = drop_training_records(provenance)
+        former = {name: value for name, value in start.provenance.items() if name not in provenance}
         healed |= {"trained_before": former} if former else {}
+    provenance["healed"] = healed
     return replace(start, state=get_state_dict(objective.model), provenance=provenance, folder=None)
 
 
