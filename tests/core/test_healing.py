@@ -25,7 +25,7 @@ from learngene_zoo.tasks.task import Task
 from learngene_zoo.tasks.unlabelled import opening
 from learngene_zoo.testing import make_tiny_ancestry, make_tiny_task
 from learngene_zoo.training import loop
-from learngene_zoo.training.healing import fitting, recovery
+from learngene_zoo.training.healing import fitting, recovery, watching
 from learngene_zoo.training.healing.blocks import match_blocks
 from learngene_zoo.training.healing.maps import TokenMoments, solve_map
 from learngene_zoo.training.healing.settings import HealConfig
@@ -101,7 +101,14 @@ def test_the_head_the_final_norm_and_the_records_stay(place: Path) -> None:
 
 
 @pytest.mark.parametrize("task", [None, "tiny"])
-def test_the_start_is_kept_if_no_epoch_is_better(place: Path, task: str | None) -> None:
+def test_the_start_is_kept_if_no_epoch_is_better(
+    place: Path, task: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = iter([0.9, 0.9, *[0.8] * 6])  # two probes of the start, then of three epochs
+    probe = watching.run_probe
+    monkeypatch.setattr(
+        watching, "run_probe", lambda *given: replace(probe(*given), value=next(values))
+    )
     healed = lg.heal("two", "tiny", task=task, **{**SETTINGS, "lr": 10.0})
     start = load_descendant("two")
     record: Any = healed.provenance["healed"]
