@@ -8,7 +8,7 @@ validation images of the source task, by which the built model's differs from it
 of the best cut, which never rises with the depth but is a sum of errors on the ancestry model's own
 streams. Depths whose error is larger than that of a shallower model are listed as violations.
 
-Command: about four minutes of one core.
+Command: about four minutes on one core.
 
     python benchmarks/closed_form_depth.py
     python benchmarks/closed_form_depth.py --table    write the table from the results

@@ -505,10 +505,12 @@ def write_methods(values: GridValues, real: Sequence[str], left_out: Sequence[st
 
 
 def describe_augmentation(values: GridValues) -> str:
-    """Return how many arms chose an augmentation."""
+    """Return a sentence on how many arms chose an augmentation on the validation images."""
     arms = {arm: recipe for (arm, _), recipe in values.recipes.items()}
     chosen = sum("," in recipe for recipe in arms.values())
+    count = f"{chosen} of the" if chosen else "None of the"
+    uses = "use" if chosen > 1 else "uses"
     return (
-        f"Of {len(arms)} arms (methods, controls, scratch) {chosen} chose an augmentation on the"
-        " validation images, the others none."
+        f"{count} {len(arms)} arms (methods, controls, scratch) {uses} an augmentation; each chose"
+        " on the validation images."
     )

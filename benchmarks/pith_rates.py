@@ -8,7 +8,7 @@ and seven tasks of at most 10,000 images for 5 epochs in stage 2.
 Measured: the accuracy of untrained models on 300 validation images of each of the seven tasks, the
 mean over the tasks, by size. No test image is read.
 
-Command: resumable; 10 to 16 minutes of one core for each training.
+Command: resumable; 10 to 16 minutes on one core for each training.
 
     python benchmarks/pith_rates.py [--workers 2] [--only WORD ...]
     python benchmarks/pith_rates.py --table    write the table from the results

@@ -7,7 +7,7 @@ ancestry model itself.
 Measured: the accuracy on 500 validation images of three tasks of a ridge regression on the
 features of 600 training images.
 
-Command: two minutes of one core.
+Command: two minutes on one core.
 
     python benchmarks/pith_start.py
     python benchmarks/pith_start.py --table    print the table from the results

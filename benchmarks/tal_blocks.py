@@ -7,7 +7,7 @@ Measured: the accuracy on the test images of every task that the learngene has s
 the nine blocks is (whole - zeroed) / (whole - chance); the gain of six layers over three has an
 interval over the images.
 
-Command: two minutes of one core; `python tools/shelf.py tal-depth` also writes the tables.
+Command: two minutes on one core; `python tools/shelf.py tal-depth` also writes the tables.
 
     python benchmarks/tal_blocks.py
 

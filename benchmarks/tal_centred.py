@@ -10,7 +10,7 @@ Measured: the cross-entropy on the training images over six epochs, every step w
 the set `tal+`, as in tal_forms.py. Every arm has the best of `RATES` for the first seed; the table
 has the mean of all seeds at that rate.
 
-Command: about an hour and a half of one core, resumable.
+Command: about an hour and a half on one core, resumable.
 
     python benchmarks/tal_centred.py
     python benchmarks/tal_centred.py convolutional      only arms with this in their names

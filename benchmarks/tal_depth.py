@@ -9,7 +9,7 @@ accuracy of untrained models of width 96 on validation images: with 3, 6 and 12 
 of which blocks 3 to 11 add nothing (`attn.proj` and `mlp.fc2` zero). The share of those nine blocks
 is (whole - zeroed) / (whole - chance).
 
-Command: about 50 minutes of one core for three seeds, resumable.
+Command: about 50 minutes on one core for three seeds, resumable.
 
     python benchmarks/tal_depth.py
     python benchmarks/tal_depth.py --seeds 1        the first seed only

@@ -9,7 +9,7 @@ tasks and on the two families that no source task shows, none of which the extra
 arm has its best learning rate on validation images of tasks of each group, with a separate seed.
 Intervals are over the test images, for the mean of three seeds.
 
-Command: about an hour of one core, resumable; `python tools/shelf.py tal-worth` also writes the
+Command: about an hour on one core, resumable; `python tools/shelf.py tal-worth` also writes the
 tables.
 
     python benchmarks/tal_worth.py

@@ -5,7 +5,7 @@ tasks by rules and two real ones, made from the bundled language model:
 
     lgzoo extract tal --ancestry ancestry-words --task sentiment --task entailment
         --task debian_sections --task wordnet --tuning-epochs 30 --tuning-clip 0.5 -o GENE
-                                                            (about an hour of one core)
+                                                            (about an hour on one core)
 
 Measured: the accuracy on all test texts of each task, without any training, of the descendant, of
 the same weights shuffled, and of the deepest without blocks 4 to 9 (their writers zero), which
@@ -13,7 +13,7 @@ shows whether later blocks contribute. Beside them a model of 6 layers from rand
 epochs of 4,000 training texts, with the better of two learning rates on validation texts, and the
 share of the largest class.
 
-Command: ten minutes of one core; resumable. `debian_sections` and `wordnet` must be installed
+Command: ten minutes on one core; resumable. `debian_sections` and `wordnet` must be installed
 (`lgzoo show wordnet` prints how).
 
     python benchmarks/text_tal.py GENE

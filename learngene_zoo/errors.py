@@ -241,7 +241,7 @@ def refuse_unknown(kind: str, got: str, known_names: Iterable[str]) -> WrongCall
     it has that command and at most `MAX_NEAR` similar ones.
     """
     names = sorted(known_names)
-    if kind in ("argument", "setting") and got in FIELDS_OF_RUN:
+    if kind.rpartition(" ")[2] in ("argument", "setting") and got in FIELDS_OF_RUN:
         return WrongCall(f"no {kind} named {got!r}; it is a field of Run: run=Run({got}=...)")
     close = find_nearest(got, names)
     command = _LISTS.get(kind.rpartition(" ")[2])

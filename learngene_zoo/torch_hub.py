@@ -52,8 +52,8 @@ def _explain_unlisted(method: str) -> str:
         return str(error)
     if any(isinstance(value, Recipe) for value in vars(record.expander).values()):
         return (
-            f"{method} trains when it builds, which needs this package installed: "
-            "pip install learngene-zoo"
+            f"{method} trains when it builds; load its learngene with the entry `descendant`, "
+            f"learngene='PATH'"
         )
     if _needs_no_learngene(record) or any(
         card.rpartition("-")[0] == method for card in shelf.list_learngenes()

@@ -1,6 +1,6 @@
 """Judge the bundled language model by fine-tuning, against random weights and bags of words.
 
-    python tools/text_gate.py            forty minutes of a core, or five of a GPU; resumable
+    python tools/text_gate.py            forty minutes on one core, or five of a GPU; resumable
     python tools/text_gate.py --table    print the table from the results
 
 On each task: the language model, the same shape and tokenizer with random weights, both fine-tuned

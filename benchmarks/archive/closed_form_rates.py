@@ -9,7 +9,7 @@ tasks choose.
 Measured: the accuracy on validation images of four tasks of that claim after its training (3 epochs
 of 500 images in batches of 32, no augmentation), with two seeds that the claim does not use.
 
-Command: about twelve minutes of one core, resumable.
+Command: about twelve minutes on one core, resumable.
 
     python benchmarks/archive/closed_form_rates.py
     python benchmarks/archive/closed_form_rates.py --table    write the table from the results

@@ -6,11 +6,11 @@ they are, which need no solving at full width. With `--ancestry DINOV2`, a folde
 benchmarks/real_ancestries.py dinov2-small DINOV2` writes, it is a real DINOv2-S (12 x 384) with the
 training images of `stamps` at 112 pixels.
 
-The expansions start from the recorded streams of the extraction, with `--anew` also without them.
-Every step is a process: `cpu_s` are seconds of the processor, which other programs on the machine
-hardly change; `wall_s` is by the clock, with imports and files; `peak_mb` is the most resident
-memory (2^20 bytes). Linux only. With DeiT-B some ten minutes on one core and 3 GB in a temporary
-folder. docs/results/speed.md has the tables of an idle machine.
+The expansions start from the recorded streams of the extraction, with `--without-streams` also
+without them. Every step is a process: `cpu_s` are seconds of the processor, which other programs on
+the machine hardly change; `wall_s` is by the clock, with imports and files; `peak_mb` is the most
+resident memory (2^20 bytes). Linux only. With DeiT-B some ten minutes on one core and 3 GB in a
+temporary folder. docs/results/speed.md has the tables of an idle machine.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from timings.case import Case, Row, run_part
 ARCHITECTURE, SIDE = "deit_base_patch16_224", 224
 SIZES = ("6x768", "6x384")  # layers x width
 REAL_TASK, REAL_SIDE, REAL_SIZES = "stamps", 112, ("6x384", "6x256", "6x192")
-ANEW = ", recorded anew"  # the end of the names of expansions without recorded streams
+AGAIN = ", recorded again"  # the end of the names of expansions without recorded streams
 MB = 2**20
 
 
@@ -47,14 +47,14 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("--images", type=int, default=600)
     parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
     parser.add_argument(
-        "--anew", action="store_true", help="also expansions without recorded streams"
+        "--without-streams", action="store_true", help="also expansions without recorded streams"
     )
 
 
 def measure(args: Namespace) -> Iterator[tuple[Row, str]]:
     """Measure every step in a process."""
     sizes = REAL_SIZES if args.ancestry else SIZES
-    steps = ["extract", *sizes, *(f"{size}{ANEW}" for size in sizes if args.anew)]
+    steps = ["extract", *sizes, *(f"{size}{AGAIN}" for size in sizes if args.without_streams)]
     options = ["--threads", str(args.threads), "--precision", args.precision]
     if args.ancestry:
         options += ["--ancestry", str(Path(args.ancestry).resolve())]
@@ -111,8 +111,8 @@ def extract(ancestry: str | None, run: Run) -> Row:
 
 def expand(name: str, ancestry: str | None, run: Run) -> Row:
     """Expand to one of the sizes."""
-    layers, width = map(int, name.removesuffix(ANEW).split("x"))
-    source = "./plain" if name.endswith(ANEW) else "./kept"
+    layers, width = map(int, name.removesuffix(AGAIN).split("x"))
+    source = "./plain" if name.endswith(AGAIN) else "./kept"
     task = REAL_TASK if ancestry else "folder:images"
     lg.expand(source, layers=layers, width=width, task=task, out=name, run=run)
     return {"layers": layers, "width": width}
@@ -184,8 +184,8 @@ def describe_step(name: str) -> str:
     """Return the words of a step in the table."""
     if name == "extract":
         return "extraction, streams kept"
-    size = name.removesuffix(ANEW).replace("x", " x ")
-    streams = "streams recorded anew" if name.endswith(ANEW) else "from kept streams"
+    size = name.removesuffix(AGAIN).replace("x", " x ")
+    streams = "streams recorded again" if name.endswith(AGAIN) else "from kept streams"
     return f"expansion to {size}, {streams}"
 
 

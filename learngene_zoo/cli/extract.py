@@ -80,7 +80,8 @@ def pool_option() -> click.Option:
 
 TASK_HELP = (
     "Task to extract from, or a suite for all of its tasks (lgzoo list tasks); can be repeated. "
-    "By default, descendants are for the first task. Optional with the bundled ancestry model."
+    "By default, descendants are for the first task. Optional with the bundled ancestry model, and "
+    "for methods that use no data."
 )
 
 

@@ -168,7 +168,7 @@ class PoolSettings:
     ] = field(default=0.0, metadata=OMIT_DEFAULT)
     judged: Annotated[
         int | None,
-        "number of validation images for the evaluation of all paths (default: all; 0: none)",
+        "number of validation images for the evaluation of all paths (none: all; 0: none of them)",
         Bounds(least=0),
     ] = None
     training: Annotated[Recipe, "training of the auxiliary models"] = POOL_TRAINING

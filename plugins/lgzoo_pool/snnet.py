@@ -114,7 +114,7 @@ class SnnetExtractor(Extractor):
     judged: Annotated[
         int | None,
         "number of validation images for the evaluation of all configurations "
-        "(default: all; 0: none)",
+        "(none: all; 0: none of them)",
         Bounds(least=0),
     ] = None
     training: Recipe = _TRAINING

@@ -95,7 +95,7 @@ class Curriculum:
     task_layer: Annotated[bool, "condition the encoder on the task in stage 2, as TAL does"] = False
     embedding_images: Annotated[
         int | None,
-        "number of training images for a task embedding (default: all)",
+        "number of training images for a task embedding (none: all)",
         Bounds(least=1),
     ] = None
     attributes: Annotated[
@@ -137,7 +137,7 @@ class MetaStep:
     judged: Annotated[
         int | None,
         "number of validation images per task for the evaluation of three "
-        "predicted models (default: all)",
+        "predicted models (none: all)",
         Bounds(least=0),
     ] = None
 
