@@ -7,6 +7,7 @@ import errno
 import re
 import warnings
 from collections.abc import Iterable
+from typing import Any
 
 
 class ZooError(Exception):
@@ -254,6 +255,13 @@ def refuse_unknown(kind: str, got: str, known_names: Iterable[str]) -> WrongCall
     else:
         hint = "none exist"
     return WrongCall(f"no {kind} named {got!r}; {hint}")
+
+
+def check_choice(kind: str, value: Any, choices: Iterable[Any]) -> None:
+    """Raise `WrongCall` for a value that is none of the choices, as `refuse_unknown` does."""
+    known = list(choices)
+    if value not in known:
+        raise refuse_unknown(kind, str(value), map(str, known))
 
 
 def _list_similar(got: str, names: Iterable[str]) -> str:

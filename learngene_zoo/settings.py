@@ -540,9 +540,14 @@ class Recipe:
             )
 
 
-def check_setting_names(names: Iterable[str], settings: Any, arguments: Iterable[str]) -> None:
-    """Raise `WrongCall` for a name that is no setting; a suggestion may be one of the arguments."""
-    known = {setting.name for setting in list_settings(settings)}
+def check_setting_names(
+    names: Iterable[str], records: Iterable[Any], arguments: Iterable[str] = ()
+) -> None:
+    """Raise `WrongCall` for a name that is a setting of no record.
+
+    A suggestion may be one of the arguments.
+    """
+    known = {setting.name for record in records for setting in list_settings(record)}
     for name in names:
         if name not in known:
             raise refuse_unknown("setting", name, known.union(arguments))

@@ -41,7 +41,7 @@ from learngene_zoo.method.contract import Method
 from learngene_zoo.method.installed import find_method
 from learngene_zoo.method.sizes import Budget, Target
 from learngene_zoo.pretrained.sources import check_source
-from learngene_zoo.text import format_count, quote_word
+from learngene_zoo.text import count_noun, format_count, quote_word
 
 if TYPE_CHECKING:
     from learngene_zoo.artifacts.descendant import Descendant
@@ -202,7 +202,7 @@ def _describe_size(descendant: Descendant) -> str:
 
     size_cost = count_cost(descendant.spec)
     return (
-        f"{descendant.spec.layers} layers of width {descendant.spec.width}, "
+        f"{count_noun(descendant.spec.layers, 'layer')} of width {descendant.spec.width}, "
         f"{format_count(size_cost.params)} parameters, "
         f"{format_count(size_cost.flops)} FLOPs"
     )

@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.arguments import refuse_unknown_arguments
+from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.artifacts.records import TASKS, parse_reference, parse_task
-from learngene_zoo.errors import BadFile, WrongCall
+from learngene_zoo.errors import BadFile, WrongCall, check_choice
+from learngene_zoo.families.picture_format import Fit
 from learngene_zoo.families.text_format import TextFormat
 from learngene_zoo.families.text_spec import TextSpec
 from learngene_zoo.lifecycle.expansion import expand
@@ -38,8 +40,6 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
     from learngene_zoo.artifacts.descendant import Descendant
-    from learngene_zoo.artifacts.learngene import Learngene
-    from learngene_zoo.families.picture_format import Fit
     from learngene_zoo.lifecycle.comparison import Comparison
     from learngene_zoo.lifecycle.recommendation import RankedDescendant
     from learngene_zoo.pretrained.ancestry import Ancestry
@@ -95,7 +95,7 @@ def probe(
     task: str | None = None,
     kind: Literal["ridge", "knn"] = "ridge",
     split: Literal["validation", "test"] = "test",
-    shots: Sequence[int | None] = (None,),
+    shots: int | Literal["all"] | Sequence[int | Literal["all"] | None] | None = None,
     draws: int = 5,
     k: int | None = None,
     images: int | None = None,
@@ -113,8 +113,8 @@ def probe(
         task: default as of `evaluate`.
         kind: a ridge regression onto the classes, or the nearest training images.
         split: the images that the probe classifies.
-        shots: training images of each class that the probe is fitted to, one result for each; None:
-            all.
+        shots: training images of each class that the probe is fitted to, one result for each; None
+            or "all": all.
         draws: number of random draws for each number of shots; all images are always one draw.
         k: number of nearest neighbours. None: 20, or 5 if a class has fewer than 20 training images
             on average.
@@ -129,6 +129,11 @@ def probe(
         TrainingFailed: for features that are not finite.
     """
     run, task = run or make_run(), parse_task(task)
+    check_choice("kind of probe", kind, ("ridge", "knn"))
+    check_choice("split for a probe", split, ("validation", "test"))
+    if fit is not None:
+        check_choice("fit", fit, get_args(Fit))
+    counts = parse_shots(shots)
     opened = _open_probed(model, image_size, run)
     from learngene_zoo.tasks.splits.cutting import ensure_validation
     from learngene_zoo.training.probes import compute_features, run_probe
@@ -146,9 +151,22 @@ def probe(
     train = compute_features(module, data, "train", input_format, run, images=images)
     held_out = compute_features(module, data, split, input_format, run)
     return [
-        run_probe(train, held_out, data, split, kind, shots=count, draws=draws, k=k, seed=run.seed)
-        for count in shots
+        run_probe(train, held_out, data, split, kind, shots=number, draws=draws, k=k, seed=run.seed)
+        for number in counts
     ]
+
+
+def parse_shots(shots: int | str | Iterable[int | str | None] | None) -> list[int | None]:
+    """Return the numbers of images of each class; None, or "all", stands for all images.
+
+    Raises `WrongCall` for a value that is neither a whole number nor "all".
+    """
+    listed = [shots] if shots is None or isinstance(shots, (int, str)) else list(shots)
+    counts: list[Any] = [None if number == "all" else number for number in listed]
+    for number in counts:
+        if number is not None and (isinstance(number, bool) or not isinstance(number, int)):
+            raise WrongCall(f'shots is {number!r:.40}; expected whole numbers, or "all"')
+    return counts
 
 
 def _open_probed(
@@ -272,7 +290,7 @@ def _list_paths(word: str | Path | Image) -> Sequence[str | Path | Image]:
 
 def recommend(
     task: str,
-    learngenes: str | Path | Sequence[str | Path] = (),
+    learngenes: str | Path | Learngene | Sequence[str | Path | Learngene] = (),
     *,
     budget: Budget | None = None,
     images: int | None = 1_000,
@@ -285,8 +303,8 @@ def recommend(
 
     Args:
         task: the task with the images or texts.
-        learngenes: references of the learngenes to build from; default: all on the shelf.
-        budget: bounds of the descendants.
+        learngenes: the learngenes to build from, or references to them; default: all on the shelf.
+        budget: bounds of the descendants. Latency is not measured.
         images: number of training images or texts for the probe, the same for all. None: all.
         sizes: maximum number of descendants of each learngene.
         run: how to compute. None: `Run()`, with progress in a notebook.
@@ -303,24 +321,30 @@ def recommend(
     """
     run, task = run or make_run(), parse_reference("task", task, TASKS)
     budget = parse_budget(budget or Budget(), bounds)
-    listed = (
+    if budget.max_latency is not None:
+        raise WrongCall(
+            "recommend does not measure latency; leave out max_latency, or use it with expand"
+        )
+    if sizes < 1:
+        raise WrongCall(f"sizes is {sizes}; expected at least 1")
+    listed: list[Any] = (
         [learngenes]
-        if isinstance(learngenes, (str, Path))
+        if isinstance(learngenes, (str, Path, Learngene))
         else list(learngenes) or shelf.list_learngenes()
     )
-    folders = [shelf.find(named, offline=run.offline) for named in listed]
+    sources = [shelf.find_with_config(named, run.offline)[0] for named in listed]
     from learngene_zoo.lifecycle.recommendation import rank_descendants
 
     data = open_task(task, offline=run.offline)
     opened = _select_learngenes(
-        [shelf.open_learngene(folder, offline=run.offline) for folder in folders],
+        [shelf.open_learngene(source, offline=run.offline) for source in sources],
         data,
         are_named=bool(learngenes),
     )
     members = _list_offers(opened, data, budget, sizes)
     if not members:
         raise WrongCall(
-            f"none of {shelf.abbreviate_names([str(named) for named in listed])} "
+            f"none of {shelf.abbreviate_names([_name_learngene(named) for named in listed])} "
             "has a descendant within these budgets"
         )
 
@@ -345,6 +369,12 @@ def recommend(
 
     with report_activity("building and probing models", len(members)) as activity:
         return rank_descendants(build_offers(), data, run, images=images, report=count_and_report)
+
+
+def _name_learngene(learngene: str | Path | Learngene) -> str:
+    if isinstance(learngene, Learngene):
+        return str(learngene.folder or learngene.config.method)
+    return str(learngene)
 
 
 def _select_learngenes(

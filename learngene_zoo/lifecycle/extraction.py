@@ -48,9 +48,9 @@ if TYPE_CHECKING:
     from learngene_zoo.tasks.task import Task
 
 
-# Words of the command line for arguments of `extract`.
 # Of `extract`, for the error about an unknown one.
 ARGUMENTS = ("ancestry", "task", "preset", "image_size", "pool", "out", "run", "force")
+# Words of the command line for arguments of `extract`.
 EXTRACT_SYNONYMS = {"ancestry": "ancestries", "task": "tasks", "img_size": "image_size"}
 
 
@@ -100,7 +100,7 @@ def extract(
     method = METHODS.load(name)
     named, given, image_size = _merge_arguments(ancestries, tasks, image_size, settings)
     chosen = extractor or method.preset(preset)
-    check_setting_names(settings, chosen, ARGUMENTS)
+    check_setting_names(settings, [chosen], ARGUMENTS)
     chosen = with_settings(chosen, settings)
     sources = method.sources(given)
     if out is not None:

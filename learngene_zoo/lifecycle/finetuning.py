@@ -34,6 +34,7 @@ from learngene_zoo.settings import (
     Bounds,
     Recipe,
     check_bounds,
+    check_setting_names,
     list_settings,
     to_json,
     with_settings,
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
     from learngene_zoo.pretrained.timm_model import TimmModel
     from learngene_zoo.tasks.task import Task
     from learngene_zoo.training.distillation import Distillation
+
+    NamedTeacher = tuple[Descendant | TimmModel, dict[str, Any]]
 
 MAX_MEASURED_TEXTS = 500  # whose tokens are counted for a note
 PASSES_PER_STEP = 3  # a training step of an image takes about as long as this many forward passes
@@ -177,17 +180,20 @@ def finetune(
         if tuning.fit:
             raise WrongCall(f"fit is {tuning.fit!r}, but {data.name} has texts; leave it out")
 
+    teacher = _open_teacher(tuning, data, run)
+
     def make(run: Run) -> Descendant | TimmModel:
         say_notes([data], run)
         if data.is_text:
             _print_note_on_truncation(start, data)
-        return _train(start, data, recipe, tuning, automatic, run, named=chosen)
+        return _train(start, data, recipe, tuning, automatic, run, teacher=teacher, named=chosen)
 
     plan = {
         "model": start.identity,
         "task": to_json(data.record),
         "recipe": {**to_json(recipe), **automatic},
         "tuning": to_json(tuning),
+        **({"teacher": teacher[1]} if teacher else {}),
     }
     origins = find_origins(data, task, start)
     stamps = partial(stamp_tasks, [data])
@@ -206,6 +212,7 @@ def _train(
     automatic: Mapping[str, str],
     run: Run,
     *,
+    teacher: NamedTeacher | None,
     named: Collection[str],
 ) -> Descendant | TimmModel:
     """Train a model on a task; its provenance names the teacher and the values that were tried.
@@ -217,6 +224,7 @@ def _train(
         tuning: the other settings.
         automatic: the settings of the recipe that are "auto".
         run: how to compute.
+        teacher: the teacher with its record.
         named: the settings that the caller chose.
     """
     from learngene_zoo.runs.progress import say
@@ -232,7 +240,7 @@ def _train(
     ).with_fit(tuning.fit or choose_fit(start, task))
     model = replace(model, provenance=drop_training_records(model.provenance))
     # Before the head is fitted, so that a wrong teacher is refused at once
-    distillation = _open_distillation(tuning, model, task, run)
+    distillation = _make_distillation(tuning, teacher, model, run)
     # Likewise images that cannot be read, also of the other splits
     load_training_images(ensure_validation(task), model.input_format, recipe, run)
     is_fitted = _needs_head(start, task, tuning)
@@ -418,23 +426,30 @@ def _find_preset(
     return presets[preset]
 
 
-def _open_distillation(
-    tuning: FinetuneConfig, start: Descendant | TimmModel, data: Task, run: Run
-) -> Distillation | None:
-    """Open the teacher and return the loss that it adds to an objective; None without a teacher."""
-    from learngene_zoo.training.distillation import (
-        Distillation,
-        guide,
-        make_logits_loss,
-        open_teacher,
-    )
-
+def _open_teacher(tuning: FinetuneConfig, data: Task, run: Run) -> NamedTeacher | None:
+    """Return the teacher with its record, if there is one."""
     if tuning.teacher is None:
         return None
-    teacher, record = open_teacher(tuning.teacher, data, run)
+    from learngene_zoo.training.distillation import open_teacher
+
+    return open_teacher(tuning.teacher, data, run)
+
+
+def _make_distillation(
+    tuning: FinetuneConfig,
+    teacher: NamedTeacher | None,
+    start: Descendant | TimmModel,
+    run: Run,
+) -> Distillation | None:
+    """Return the loss that a teacher adds to an objective; None without a teacher."""
+    from learngene_zoo.training.distillation import Distillation, guide, make_logits_loss
+
+    if teacher is None:
+        return None
+    model, record = teacher
     how = {"share": tuning.share, "temperature": tuning.temperature, "answers": tuning.answers}
     return Distillation(
-        teacher=guide(teacher, start.input_format, run),
+        teacher=guide(model, start.input_format, run),
         imitation=make_logits_loss(tuning.answers, tuning.temperature),
         weights=(1 - tuning.share, tuning.share),
         identity={**record, **how},
@@ -444,7 +459,11 @@ def _open_distillation(
 def _set_named(
     recipe: Recipe, tuning: FinetuneConfig, settings: Mapping[str, Any]
 ) -> tuple[Recipe, FinetuneConfig, dict[str, str]]:
-    """Return recipe and tuning with the named settings, and those of the recipe that are "auto"."""
+    """Return recipe and tuning with the named settings, and those of the recipe that are "auto".
+
+    Raises `WrongCall` for an unknown name or a wrong value.
+    """
+    check_setting_names(settings, (recipe, tuning))
     automatic = {name: AUTO for name in AUTO_SETTINGS if settings.get(name) == AUTO}
     tuning_names = {setting.name for setting in list_settings(tuning)}
     tuning_settings = {name: value for name, value in settings.items() if name in tuning_names}

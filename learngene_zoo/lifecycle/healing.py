@@ -38,7 +38,14 @@ from learngene_zoo.pretrained.timm_model import open_model
 from learngene_zoo.runs.folder import check_start, locate_run, produce
 from learngene_zoo.runs.progress import print_note
 from learngene_zoo.runs.run import Run
-from learngene_zoo.settings import Json, Recipe, list_settings, to_json, with_settings
+from learngene_zoo.settings import (
+    Json,
+    Recipe,
+    check_setting_names,
+    list_settings,
+    to_json,
+    with_settings,
+)
 from learngene_zoo.tasks.catalogue import locate_own_data, open_task
 from learngene_zoo.tasks.task import check_inputs, stamp_tasks
 from learngene_zoo.training.healing.settings import HEAL, HEALING, WITHOUT_MEANING, HealConfig
@@ -336,6 +343,7 @@ def configure(
 
     Raises `WrongCall` for a setting that does not exist, and for one that needs labels.
     """
+    check_setting_names(settings, (recipe, healing))
     names = {setting.name for setting in list_settings(healing)}
     healing = with_settings(healing, {key: settings[key] for key in settings if key in names})
     recipe = with_settings(recipe, {key: settings[key] for key in settings if key not in names})

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Any
+from typing import Any, get_args
 
 from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.arguments import refuse_unknown_arguments
-from learngene_zoo.artifacts.learngene import Learngene, read_config
-from learngene_zoo.artifacts.records import SOURCES, parse_references
+from learngene_zoo.artifacts.learngene import Learngene
+from learngene_zoo.artifacts.records import SOURCES, LearngeneConfig, parse_references
 from learngene_zoo.atomic import check_file, new_file
-from learngene_zoo.errors import WrongCall, find_nearest, refuse_unknown
+from learngene_zoo.errors import WrongCall, check_choice, find_nearest, refuse_unknown
 from learngene_zoo.families.family import Convention
+from learngene_zoo.families.spec import Spec
 from learngene_zoo.lifecycle.expansion import adopt_purpose
 from learngene_zoo.method.checks import list_members
-from learngene_zoo.method.contract import Expander, Extractor
+from learngene_zoo.method.contract import Expander, Extractor, Method
 from learngene_zoo.method.installed import METHODS, check_family, find_method, report_failure
-from learngene_zoo.method.sizes import Budget, Member, Target
-from learngene_zoo.settings import check_setting_names, merge_synonyms, with_settings
+from learngene_zoo.method.sizes import SIZES, Budget, Member, Target, parse_sizes
+from learngene_zoo.settings import (
+    check_setting_names,
+    list_settings,
+    merge_synonyms,
+    with_settings,
+)
 
 SYNONYMS = {"ancestry": "ancestries"}
 # Of `plan`, for the error about an unknown one.
@@ -31,7 +37,7 @@ ARGUMENTS = frozenset(
 
 
 def plan(
-    name: str | Path,
+    name: str | Path | Learngene,
     *,
     extractor: Extractor | None = None,
     preset: str | None = None,
@@ -49,7 +55,7 @@ def plan(
     For an existing learngene, list those that it builds. They are sorted by cost, smallest first.
 
     Args:
-        name: a method or a learngene.
+        name: a method, or a learngene or a reference to one.
         extractor: the settings of the extraction. None: those of the preset for these ancestry
             models (`Method.adapt_preset`).
         preset: a preset of the method; default: "mini".
@@ -58,48 +64,36 @@ def plan(
         target: narrows the list (layers, width, heads) or sets classes and image size.
         budget: bounds of the built model. Latency is not measured.
         pool: as for `extract`.
-        convention: how the FLOPs for `budget` and the order are counted.
+        convention: how FLOPs are counted for the order; those of `budget` are always "exact".
         offline: read only files that are cached.
-        settings: settings of the extraction by name, where they differ from these (`top=3`), and
-            the word `ancestry` of the command line.
+        settings: settings of the extraction by name, where they differ from these (`top=3`), sizes
+            and bounds by name (`layers=7, max_params="1M"`), and the word `ancestry` of the command
+            line.
 
     Raises:
         WrongCall: for an unknown setting; if `target` names a size that all descendants have in
             common, or if none fits.
     """
-    from learngene_zoo.pretrained.ancestry import read_ancestry_spec
-
+    check_choice("convention", convention, get_args(Convention))
     given = {word: settings.pop(word) for word in SYNONYMS if word in settings}
     sources = merge_synonyms({"ancestries": ancestries or None, **given}, SYNONYMS)
-    if str(name) in METHODS.references():
-        method = METHODS.load(str(name))
-        size = target.image_size if target else None
+    is_method = isinstance(name, str) and name in METHODS.references()
+    method = METHODS.load(str(name)) if is_method else None
+    known = {s.name for s in list_settings(extractor or method.extractor)} if method else set()
+    sizes = {word: settings.pop(word) for word in [*settings] if word in SIZES - known}
+    config: LearngeneConfig | None = None
+    if method is None:
+        method, config = _open_config(name, settings, offline)
+    builder = expander or method.expander
+    target, budget, builder = parse_sizes(target or Target(), budget or Budget(), builder, sizes)
+    if config is None:
+        listed = parse_references("ancestries", sources.get("ancestries", ()), SOURCES)
         specs = [
-            read_ancestry_spec(source, offline=offline).with_(image_size=size).with_pool(pool)
-            for source in method.sources(
-                parse_references("ancestries", sources.get("ancestries", ()), SOURCES)
-            )
+            spec.with_(image_size=target.image_size).with_pool(pool)
+            for spec in _read_specs(method, listed, offline)
         ]
-        for spec in specs:
-            check_family(method, spec)
-        with report_failure(method.name):
-            chosen = extractor or method.adapt_preset(preset, specs)
-            check_setting_names(settings, chosen, ARGUMENTS)
-            config = with_settings(chosen, settings).outline(specs)
-        config = replace(config, method=method.name)
-    else:
-        for word in settings:
-            if find_nearest(word, ARGUMENTS):
-                raise refuse_unknown("argument", word, ARGUMENTS)
-        folder = shelf.find(name, offline=offline)
-        if settings:
-            raise WrongCall(
-                f"{name} is a learngene, whose extraction is done; leave out {', '.join(settings)}"
-            )
-        config = read_config(folder)
-        method = find_method(config, folder)
-    expander = expander or method.expander
-    members = list_members(config, expander, adopt_purpose(target or Target(), expander, config))
+        config = _outline(method, extractor, preset, specs, settings)
+    members = list_members(config, builder, adopt_purpose(target, builder, config))
     if budget:
         from learngene_zoo.lifecycle.latency import require_fitting
 
@@ -109,6 +103,47 @@ def plan(
             )
         members = require_fitting(members, budget)
     return sorted(members, key=lambda member: member.cost(convention))
+
+
+def _read_specs(method: Method, sources: Sequence[str], offline: bool) -> list[Spec]:
+    """Return the shapes of the ancestry models, which are of a family that the method serves."""
+    from learngene_zoo.pretrained.ancestry import read_ancestry_spec
+
+    specs = [read_ancestry_spec(each, offline=offline) for each in method.sources(sources)]
+    for spec in specs:
+        check_family(method, spec)
+    return specs
+
+
+def _outline(
+    method: Method,
+    extractor: Extractor | None,
+    preset: str | None,
+    specs: Sequence[Spec],
+    settings: Mapping[str, Any],
+) -> LearngeneConfig:
+    """Return the config of the learngene that a method would extract."""
+    with report_failure(method.name):
+        chosen = extractor or method.adapt_preset(preset, specs)
+        check_setting_names(settings, [chosen], ARGUMENTS | SIZES)
+        config = with_settings(chosen, settings).outline(specs)
+    return replace(config, method=method.name)
+
+
+def _open_config(
+    name: str | Path | Learngene, settings: Mapping[str, Any], offline: bool
+) -> tuple[Method, LearngeneConfig]:
+    """Return the method and the config of a learngene. Raises `WrongCall` for any setting."""
+    for word in settings:
+        if find_nearest(word, ARGUMENTS | SIZES):
+            raise refuse_unknown("argument", word, ARGUMENTS | SIZES)
+    source, config = shelf.find_with_config(name, offline)
+    if settings:
+        raise WrongCall(
+            f"{name} is a learngene, whose extraction is done; leave out {', '.join(settings)}"
+        )
+    folder = source if isinstance(source, Path) else source.folder
+    return find_method(config, folder or "it"), config
 
 
 @refuse_unknown_arguments

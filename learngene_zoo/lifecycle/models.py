@@ -16,7 +16,7 @@ from learngene_zoo.artifacts.records import (
     parse_task,
 )
 from learngene_zoo.atomic import check_file
-from learngene_zoo.errors import BadFile, WrongCall, ZooError
+from learngene_zoo.errors import BadFile, WrongCall, ZooError, check_choice
 from learngene_zoo.families.picture_spec import require_pictures
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.families.text_format import TextFormat
@@ -77,6 +77,7 @@ def train(
         TrainingFailed: if the loss is still near that of guessing after a tenth of the steps.
     """
     run, task = run or make_run(), parse_reference("task", task, TASKS)
+    check_choice("initialisation", init, ("timm", "fan_in"))
     check_start(out, run, force)
     require_pictures(spec).check_tiled()
     from learngene_zoo.artifacts.descendant import assemble, load_descendant
@@ -150,6 +151,7 @@ def evaluate(
     from learngene_zoo.training.original import evaluate_originals
 
     run, task = run or make_run(), parse_task(task)
+    check_choice("resolution", resolution, ("resized", "original"))
     opened = open_answering(model, run)
     data = open_task_for(opened, task, "evaluate", run)
     warn_of_other_cut(data, task, split, {"the model": opened})

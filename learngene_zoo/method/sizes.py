@@ -151,12 +151,7 @@ def parse_sizes(
     settings = [setting.name for setting in list_settings(expander)]
     for name in rest:
         if name not in settings:
-            known_names = {
-                *SYNONYMS,
-                *settings,
-                *(f.name for kind in (Target, Budget) for f in fields(kind)),
-            }
-            raise refuse_unknown("size or setting", name, known_names)
+            raise refuse_unknown("size or setting", name, SIZES.union(settings))
     return replace(target, **named), replace(budget, **bounds), with_settings(expander, rest)
 
 
@@ -212,6 +207,9 @@ class Budget:
             bound is not None for bound in (self.max_params, self.max_flops, self.max_latency)
         )
 
+
+# Every name that `parse_sizes` takes besides the settings of an expander.
+SIZES = frozenset([*SYNONYMS, *(f.name for kind in (Target, Budget) for f in fields(kind))])
 
 _DECIMAL = re.compile(r"[+-]?\d+(\.\d+)?")
 

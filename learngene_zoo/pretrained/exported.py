@@ -10,10 +10,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 from zipfile import BadZipFile, ZipFile
 
-from learngene_zoo.errors import BadFile, Exists, Refused, Unavailable, WrongCall, ZooError
+from learngene_zoo.errors import (
+    BadFile,
+    Exists,
+    Refused,
+    Unavailable,
+    WrongCall,
+    ZooError,
+    check_choice,
+)
 from learngene_zoo.families.picture_format import InputFormat
 from learngene_zoo.families.text_format import TextFormat
 from learngene_zoo.pretrained.exported_inputs import (
@@ -120,8 +128,10 @@ def _read_own_facts(path: Path) -> Mapping[str, str] | None:
 def check_format(path: Path, dtype: Dtype) -> Format:
     """Return the format of a path's suffix.
 
-    Raises `WrongCall` for any other suffix, and for a dtype that the format does not have.
+    Raises `WrongCall` for any other suffix, for an unknown dtype, and for one that the format does
+    not have.
     """
+    check_choice("dtype", dtype, get_args(Dtype))
     format = path.suffix.removeprefix(".")
     if format == "onnx":
         return "onnx"

@@ -19,7 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from learngene_zoo.errors import Unavailable, WrongCall, refuse_unknown
+from learngene_zoo.errors import Unavailable, WrongCall, check_choice, refuse_unknown
 from learngene_zoo.seeds import derive_seed
 
 if TYPE_CHECKING:
@@ -72,6 +72,9 @@ class Run:
     # A fingerprint of the computation, for checkpoints; empty where nothing is kept.
     plan: str = ""
     name: str = ""  # of the part; empty for the whole run
+
+    def __post_init__(self) -> None:
+        check_choice("precision", self.precision, MIXED_PRECISION)
 
     @property
     def device_name(self) -> str:
@@ -397,8 +400,6 @@ def check_precision(run: Run) -> None:
 
     Raises `WrongCall` or `Unavailable` otherwise.
     """
-    if run.precision not in MIXED_PRECISION:
-        raise refuse_unknown("precision", run.precision, MIXED_PRECISION)
     if run.precision == "fp32":
         return
     from torch import cuda

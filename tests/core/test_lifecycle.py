@@ -5,6 +5,7 @@ refusals.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from learngene_zoo.artifacts.records import LearngeneConfig, TargetTask
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.tensors import initialise
 from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.lifecycle.analyse import parse_shots
 from learngene_zoo.method.checks import list_members
 from learngene_zoo.method.installed import METHODS
 from learngene_zoo.method.sizes import Budget, Target
@@ -59,6 +61,86 @@ def test_a_plan_takes_settings_as_an_extraction_does() -> None:
         lifecycle.plan("lsamd-mini", top=2)
     with pytest.raises(WrongCall, match="one meaning"):
         lifecycle.plan("lsamd", ancestry=DEIT, ancestries=DEIT)
+
+
+def test_a_plan_takes_sizes_and_bounds_by_name() -> None:
+    target = Target(layers=7, image_size=64)
+    assert lifecycle.plan("lsamd", depth=7, img_size=64) == lifecycle.plan("lsamd", target=target)
+    bounds = Budget(max_params=1_000_000)
+    assert lifecycle.plan("lsamd-mini", max_params="1M") == lifecycle.plan(
+        "lsamd-mini", budget=bounds
+    )
+    with pytest.raises(WrongCall, match="no setting named 'layer'; did you mean layers"):
+        lifecycle.plan("lsamd", layer=7)
+
+
+def test_a_plan_of_a_folder_is_of_its_learngene_whatever_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    gene = learngene()
+    expected = lifecycle.plan(gene)
+    gene.save(Path("pool"))
+    assert lifecycle.plan(Path("pool")) == lifecycle.plan("./pool") == expected
+    assert lifecycle.plan("pool") != expected, "a word is the name of a method first"
+
+
+CHOICES: dict[str, Callable[[lg.Descendant], Any]] = {
+    "no kind of probe named 'KNN'; did you mean knn": lambda model: lifecycle.probe(
+        model, task="digits", kind="KNN"
+    ),
+    "no split for a probe named 'train'": lambda model: lifecycle.probe(
+        model, task="digits", split="train"
+    ),
+    "no fit named 'squash'": lambda model: lifecycle.probe(model, task="digits", fit="squash"),
+    "shots is 'few'; expected whole numbers, or \"all\"": lambda model: lifecycle.probe(
+        model, task="digits", shots="few"
+    ),
+    "no dtype named 'int4'; did you mean int8": lambda model: lg.export(
+        model, "x.onnx", dtype="int4"
+    ),
+    "no resolution named 'orig'; did you mean original": lambda model: lg.evaluate(
+        model, "digits", resolution="orig"
+    ),
+    "no initialisation named 'he'": lambda model: lg.train("digits", spec=model.spec, init="he"),
+    "no precision named 'fp8'": lambda model: Run(precision="fp8"),
+    "no convention named 'thopp'; did you mean thop": lambda model: lg.plan(
+        "lsamd", convention="thopp"
+    ),
+    "no setting named 'patiense'; did you mean patience": lambda model: lg.finetune(
+        model, "digits", patiense=1
+    ),
+    "no setting named 'epoch'; did you mean epochs": lambda model: lg.heal(
+        model, "digits", epoch=1
+    ),
+    "recommend does not measure latency": lambda model: lg.recommend(
+        "digits", ["first_k"], max_latency="1us"
+    ),
+    "sizes is 0; expected at least 1": lambda model: lg.recommend("digits", ["first_k"], sizes=0),
+}
+
+
+@pytest.mark.parametrize("expected", CHOICES)
+def test_a_value_that_is_none_of_the_choices_is_refused(
+    expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(WrongCall, match=re.escape(expected)):
+        CHOICES[expected](assemble(SPEC.with_(classes=10), {}, seed=0, task="digits"))
+
+
+def test_shots_of_a_probe_may_be_one_number_or_all() -> None:
+    assert parse_shots(5) == [5]
+    assert parse_shots(None) == parse_shots("all") == [None]
+    assert parse_shots([1, "all", None]) == [1, None, None]
+
+
+def test_learngenes_to_recommend_from_may_be_open() -> None:
+    gene = lg.extract("first_k")
+    found = lg.recommend("digits", gene, sizes=1, images=50)
+    assert found == lg.recommend("digits", [gene], sizes=1, images=50)
+    with pytest.raises(WrongCall, match="none of first_k has a descendant"):
+        lg.recommend("digits", gene, max_params=10)
 
 
 def test_a_plan_begins_with_the_smallest() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,16 +13,17 @@ from torch.nn import functional
 
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import Descendant, assemble
-from learngene_zoo.errors import WrongCall
+from learngene_zoo.errors import Refused, WrongCall
 from learngene_zoo.families.tensors import initialise
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.lifecycle.finetuning import FinetuneConfig, _open_distillation
+from learngene_zoo.lifecycle.finetuning import FinetuneConfig, _make_distillation
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import to_json
 from learngene_zoo.tasks.loader import Batch
 from learngene_zoo.testing import make_tiny_task
 from learngene_zoo.training import loop
 from learngene_zoo.training.automatic import LEARNING_RATES
+from learngene_zoo.training.distillation import open_teacher
 from learngene_zoo.training.objectives import Classification
 
 SPEC = ViTSpec(layers=1, width=16, heads=2, image_size=16, patch_size=8, classes=3)
@@ -55,7 +57,8 @@ def student() -> Descendant:
 @pytest.mark.parametrize(("answers", "share"), [("soft", 0.1), ("hard", 0.5)])
 def test_the_loss_is_deits(teacher: str, answers: Any, share: float) -> None:
     tuning = FinetuneConfig(teacher=teacher, answers=answers, share=share)
-    distillation = _open_distillation(tuning, student(), TASK, Run())
+    named = open_teacher(teacher, TASK, Run())
+    distillation = _make_distillation(tuning, named, student(), Run())
     assert distillation is not None
     assert distillation.identity["source"] == teacher
     model = student().model().eval()
@@ -118,6 +121,25 @@ def test_trials_of_rates_have_the_loss_of_the_training(
     lifecycle.finetune(student(), **settings, teacher=teacher)
     assert len(trained) >= len(LEARNING_RATES)
     assert set(trained) == {"Distilled"}
+
+
+def test_a_training_does_not_go_on_under_another_teacher(
+    teacher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("learngene_zoo.lifecycle.opening.open_task", lambda *_, **__: TASK)
+    folder = tmp_path / "teacher"
+    shutil.copytree(teacher, folder)
+    call: dict[str, Any] = {"task": "tiny", "epochs": 1, "batch_size": 16, "teacher": str(folder)}
+    call["out"] = tmp_path / "out"
+    first = lifecycle.finetune(student(), **call)
+    again = lifecycle.finetune(student(), **call, run=Run(resume=True))
+    assert again.provenance["metrics"] == first.provenance["metrics"]
+    shutil.rmtree(folder)
+    shape = SPEC.with_(layers=2)
+    other = assemble(shape, {}, seed=8, task=TASK.name, class_names=TASK.class_names)
+    other.save(folder)
+    with pytest.raises(Refused, match="teacher"):
+        lifecycle.finetune(student(), **call, run=Run(resume=True))
 
 
 def test_a_wrong_teacher_is_refused_before_features_are_computed(

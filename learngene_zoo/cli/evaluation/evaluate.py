@@ -51,6 +51,8 @@ def evaluate(
     if job.path is not None and job.path.exists() and not (job.force or job.run.resume):
         raise Exists(job.path)
     if probe is not None:
+        if resolution != "resized":
+            raise WrongCall("--resolution is not for probes; leave it out, or leave out --probe")
         _probe(model, task, split, probe, of_probe, job)
         return
     for name, value in of_probe.items():
