@@ -12,7 +12,6 @@ from learngene_zoo.errors import WrongCall
 from learngene_zoo.families import spec as common
 from learngene_zoo.families.picture_spec import (
     SegmentedSpec,
-    refuse_untiled,
     write_segment,
 )
 from learngene_zoo.families.spec import (
@@ -78,9 +77,7 @@ class EvaSpec(SegmentedSpec):
     qkv_fused: bool = True  # one matrix for queries, keys and values, or three
     attention_norm: bool = False  # a norm before the attention's last matrix
     swiglu: bool = False
-    swiglu_multiple: int = (
-        0  # the hidden width is rounded up to a multiple of it; 0: not rounded rounded
-    )
+    swiglu_multiple: int = 0  # the hidden width is rounded up to a multiple of it; 0: not rounded
     mlp_norm: bool = False  # a norm before the MLP's last matrix
     layer_scale: float | None = None
     absolute: bool = True  # learned position embedding
@@ -118,8 +115,7 @@ class EvaSpec(SegmentedSpec):
             raise WrongCall(
                 f"layer_scale is {self.layer_scale}; it must be above 0 and at most 64, or None"
             )
-        if self.image_size % self.patch_size and not self.dynamic_image_size:
-            raise refuse_untiled(self.patch_size, self.image_size)
+        self.check_tiled()
         if self.pool == "token" and not self.class_token:
             raise WrongCall("pool 'token' needs a class token; use pool 'avg'")
         self._check_heads()

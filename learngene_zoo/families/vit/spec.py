@@ -47,7 +47,8 @@ class ViTSpec(SegmentedSpec):
     differ, or was pruned unevenly. All other values are the same in all segments.
 
     An image whose sides are not multiples of the patch size is cropped at its right and lower
-    edges, as in timm. Raises `WrongCall` for numbers that describe no model.
+    edges, as in timm; with `dynamic_image_size` timm refuses it, and so does the spec. Raises
+    `WrongCall` for numbers that describe no model.
 
     Attributes:
         pool: the input of the head: the class token, a mean or maximum of the patches, or with
@@ -104,6 +105,8 @@ class ViTSpec(SegmentedSpec):
             raise WrongCall(
                 f"no patch of {self.patch_size} pixels fits into an image of {self.image_size}"
             )
+        if self.dynamic_image_size:
+            self.check_tiled()
         if self.pool == "token" and not self.class_token:
             raise WrongCall("pool 'token' needs a class token; use pool 'avg'")
         self._check_layers()
