@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.family import (
@@ -29,6 +29,9 @@ from learngene_zoo.families.spec import (
     check_between,
 )
 from learngene_zoo.settings import NO_OPTION, OMIT_DEFAULT
+
+if TYPE_CHECKING:
+    import torch
 
 Norm = Literal["layer", "rms"]
 Activation = Literal["gelu", "gelu_tanh", "quick_gelu", "silu"]
@@ -332,6 +335,42 @@ def _list_branches(spec: ViTSpec) -> tuple[BranchNames, ...]:
     )
 
 
+_NEAR_ZERO = 1e-6  # standard deviation of the weights of a gate in timm
+_POST_NORM = 1e-5  # value of the norms of timm's post-norm architecture
+
+
+def _draw_gate(
+    spec: ViTSpec, tensor: torch.Tensor, generator: torch.Generator, block: int | None
+) -> torch.Tensor:
+    return tensor.normal_(std=_NEAR_ZERO, generator=generator)
+
+
+def _draw_first_layer(
+    spec: ViTSpec, tensor: torch.Tensor, generator: torch.Generator, block: int | None
+) -> torch.Tensor:
+    """Draw N(0, 0.02), and values near zero for the second half of a packed SwiGLU."""
+    tensor.normal_(std=0.02, generator=generator)
+    if spec.mlp == "swiglu_packed":
+        tensor[len(tensor) // 2 :] *= _NEAR_ZERO / 0.02
+    return tensor
+
+
+def _fill_first_bias(
+    spec: ViTSpec, tensor: torch.Tensor, generator: torch.Generator, block: int | None
+) -> torch.Tensor:
+    """Fill in zeros, and ones for the second half of a packed SwiGLU."""
+    tensor.zero_()
+    if spec.mlp == "swiglu_packed":
+        tensor[len(tensor) // 2 :] = 1.0
+    return tensor
+
+
+def _fill_norm(
+    spec: ViTSpec, tensor: torch.Tensor, generator: torch.Generator, block: int | None
+) -> torch.Tensor:
+    return tensor.fill_(_POST_NORM if spec.post_norm else 1.0)
+
+
 TABLE = Table(
     prefix="blocks.",
     sizes=list_axis_sizes,
@@ -379,6 +418,13 @@ TABLE = Table(
     ),
     branches=_list_branches,
     norms_after=lambda spec: spec.post_norm,
+    draws_by_name={
+        "mlp.fc1_g.weight": _draw_gate,
+        "mlp.fc1.weight": _draw_first_layer,
+        "mlp.fc1.bias": _fill_first_bias,
+        "norm1.weight": _fill_norm,
+        "norm2.weight": _fill_norm,
+    },
 )
 
 
