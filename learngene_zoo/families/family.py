@@ -183,6 +183,8 @@ class Table:
     norms_after: Condition = lambda spec: False
     # How timm initialises these kinds of tensors, where it differs from `initialise`.
     draws: Mapping[Start, Draw] = field(default_factory=dict)
+    # The same for single tensors, by their name within the block; not for the scheme `fan_in`.
+    draws_by_name: Mapping[str, Draw] = field(default_factory=dict)
 
     def parameters(self, spec: Spec) -> Iterator[tuple[str, ParameterSpec, Mapping[str, int]]]:
         """Yield name, kind and axis sizes of every tensor of a model, in its state_dict's order."""

@@ -92,8 +92,8 @@ class PictureSpec(Spec):
         return self.with_(pool=pool)
 
     def check_tiled(self) -> None:
-        """Raise `WrongCall` if patches do not tile the image and the image size is fixed."""
-        if self.image_size % self.patch_size and not self.dynamic_image_size:
+        """Raise `WrongCall` if patches do not tile the image."""
+        if self.image_size % self.patch_size:
             raise refuse_untiled(self.patch_size, self.image_size)
 
 

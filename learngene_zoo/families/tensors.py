@@ -241,14 +241,16 @@ def initialise(
 
     `timm`    as timm or transformers initialise models of the family. timm's `VisionTransformer`:
               matrices and positions N(0, 0.02), the patch embedding uniform within 1/sqrt(fan in),
-              tokens N(0, 1e-6), the query of a pooling layer N(0, 1/sqrt(width)). timm truncates
-              these normal distributions at 2, which is 100 standard deviations and has no effect.
-              Embeddings of words N(0, 0.02). Exceptions of a family are in its table's `draws`.
+              tokens N(0, 1e-6), the query of a pooling layer N(0, 1/sqrt(width)), truncated at two
+              standard deviations. timm truncates the other normal distributions at 2, which is 100
+              standard deviations and has no effect. Embeddings of words N(0, 0.02). Exceptions of a
+              family are in its table's `draws` and `draws_by_name`.
     `fan_in`  matrices and patch embedding N(0, 1/sqrt(fan in)): larger values at small widths.
 
     In both, biases are 0 (except the patch embedding's under `timm`, and a gate's, which are 1),
-    norms 1 and 0, and layer scales their value. A tensor is a function of the seed, its name and
-    its shape, so that models of two sizes have the same tensors where name and shape are the same.
+    norms 1 and 0 (under `timm`, 1e-5 for a ViT's norms after attention and MLP), and layer scales
+    their value. A tensor is a function of the seed, its name and its shape, so that models of two
+    sizes have the same tensors where name and shape are the same.
 
     Args:
         spec: the model.
@@ -315,9 +317,11 @@ def _start(
 ) -> torch.Tensor:
     tensor = torch.empty(kind.shape(sizes), device="cpu")
     generator = torch.Generator().manual_seed(seed)
-    draws = get_table(spec).draws
-    if kind.start in draws and (scheme == "timm" or kind.start not in _MATRICES):
-        return draws[kind.start](spec, tensor, generator, block)
+    table = get_table(spec)
+    if scheme == "timm" and kind.name in table.draws_by_name:
+        return table.draws_by_name[kind.name](spec, tensor, generator, block)
+    if kind.start in table.draws and (scheme == "timm" or kind.start not in _MATRICES):
+        return table.draws[kind.start](spec, tensor, generator, block)
     if callable(kind.start):
         return tensor.fill_(kind.start(spec))
     if kind.start == "one":
@@ -325,7 +329,9 @@ def _start(
     if kind.start == "token":
         return tensor.normal_(std=1e-6, generator=generator)
     if kind.start == "latent":
-        return tensor.normal_(std=1 / math.sqrt(spec.width), generator=generator)
+        edge = math.erf(math.sqrt(2))  # of the truncation, at two standard deviations
+        uniform = tensor.uniform_(-edge, edge, generator=generator)
+        return uniform.erfinv_().mul_(math.sqrt(2 / spec.width))
     if kind.start in ("positions", "embedding"):
         return tensor.normal_(std=0.02, generator=generator)
     if kind.start == "patches" and scheme == "timm":

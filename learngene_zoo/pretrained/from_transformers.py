@@ -10,7 +10,6 @@ function are read, or refused by name.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Any
 
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families import timm_config
-from learngene_zoo.families.spec import Spec
+from learngene_zoo.families.spec import Spec, find_mlp_ratio
 from learngene_zoo.families.transformers_config import (
     describe_left_out_head,
     describe_other_head,
@@ -233,11 +232,7 @@ def _compute_mlp_ratio(config: Mapping[str, Json], width: int, gated: bool, wher
         hidden = int(width * ratio)
         # Two thirds, rounded up to a multiple of 8, for each half.
         hidden = 2 * ((int(hidden * 2 / 3) + 7) // 8 * 8) if gated else hidden
-    return (
-        hidden / width
-        if int(width * (hidden / width)) == hidden
-        else math.nextafter(hidden / width, math.inf)
-    )
+    return find_mlp_ratio(width, hidden, where)
 
 
 def _list_labels(config: Mapping[str, Json]) -> list[str]:

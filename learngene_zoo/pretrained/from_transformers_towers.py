@@ -6,12 +6,11 @@ with which such models are written (formats/renames.py). CLIP's projection becom
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.families.spec import Spec
+from learngene_zoo.families.spec import Spec, find_mlp_ratio
 from learngene_zoo.settings import Json, from_json
 from learngene_zoo.storage import StateDict
 from learngene_zoo.text import count_noun
@@ -109,7 +108,7 @@ def read_dinov3_spec(config: Mapping[str, Json], where: str) -> Spec:
         "image_size": config.get("image_size", 224),
         "patch_size": config.get("patch_size", 16),
         "channels": config.get("num_channels", 3),
-        "mlp_ratio": _compute_ratio(hidden, width),
+        "mlp_ratio": find_mlp_ratio(width, hidden, where),
         "registers": config.get("num_register_tokens", 0),
         "qkv_bias": has_bias,
         "swiglu": gated,
@@ -127,12 +126,6 @@ def read_dinov3_spec(config: Mapping[str, Json], where: str) -> Spec:
     }
     spec: Spec = from_json(Spec, values, where)
     return spec
-
-
-def _compute_ratio(hidden: int, width: int) -> float:
-    """Return the ratio from which timm computes this hidden width."""
-    ratio = hidden / width
-    return ratio if int(width * ratio) == hidden else math.nextafter(ratio, math.inf)
 
 
 def rename_tower(

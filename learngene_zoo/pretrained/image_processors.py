@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from learngene_zoo.errors import BadFile
@@ -77,7 +78,7 @@ def _read_crop(config: Mapping[str, Json], where: str) -> dict[str, Json]:
         is_square = not kind.startswith(_SHORTEST_EDGE)
     crop = None
     if config.get("do_center_crop") and config.get("crop_size") is not None:
-        crop = _read_sides(config["crop_size"], where, "crop_size") / sides
+        crop = _compute_fraction(_read_sides(config["crop_size"], where, "crop_size"), sides)
         if crop > 1:
             print_note(
                 f"{where}: crop_size is larger than size, so transformers pads images with black; "
@@ -88,6 +89,15 @@ def _read_crop(config: Mapping[str, Json], where: str) -> dict[str, Json]:
     if is_square:
         return {"crop_mode": "squash", "crop_pct": crop or 1.0}
     return {"crop_mode": "center", "crop_pct": crop or 1.0}
+
+
+def _compute_fraction(crop: int, size: int) -> float:
+    """Return the largest fraction from which timm computes `size`, the side before the crop.
+
+    timm rounds `crop` divided by the fraction down.
+    """
+    fraction = crop / size
+    return fraction if math.floor(crop / fraction) == size else math.nextafter(fraction, 0)
 
 
 def _read_sides(size: Json, where: str, key: str) -> int:

@@ -3,7 +3,7 @@
 Sources: `timm:NAME[.TAG]`, `hf-hub:organisation/name[@revision]`, a local folder in timm's layout,
 a safetensors file (config.json beside it, or `FILE.safetensors#architecture`), the name of a model
 on the zoo's shelf, and `bundled`, the ancestry model there. Folders and repositories may also have
-transformers' format (foreign.py) or open_clip's (open_clip.py).
+transformers' format (from_transformers.py) or open_clip's (from_open_clip.py).
 """
 
 from __future__ import annotations

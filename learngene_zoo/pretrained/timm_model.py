@@ -128,7 +128,7 @@ class TimmModel:
 
         Of a Vision Transformer it is the width of the tokens.
         """
-        return int(_create_model(self.architecture, self.arguments).num_features)
+        return int(self._create(self.classes).num_features)
 
     @property
     def identity(self) -> Json:
@@ -151,9 +151,13 @@ class TimmModel:
 
     def model(self, device: str = "cpu") -> nn.Module:
         """Return timm's module in eval mode, trainable, fp32."""
-        module = _create_model(self.architecture, self.arguments, num_classes=self.classes)
+        module = self._create(self.classes)
         module.load_state_dict(dict(self.state))
         return module.eval().to(device)
+
+    def _create(self, classes: int) -> Any:
+        """Build timm's module with newly initialised tensors and a head of that many classes."""
+        return _create_model(self.architecture, self.arguments, self.images, classes)
 
     def with_state(self, state: StateDict, **changes: Any) -> TimmModel:
         """Return a copy with other tensors, not on disk."""
@@ -176,10 +180,8 @@ class TimmModel:
         if self.class_names == names:
             return replace(self, task=task)
         with _seed_generators(seed):
-            fresh = _create_model(
-                self.architecture, self.arguments, num_classes=len(names)
-            ).state_dict()
-        head = _list_heads(self.images, _create_model(self.architecture, self.arguments))
+            fresh = self._create(len(names)).state_dict()
+        head = _list_heads(self.images, self.architecture)
         state = {
             name: tensor if name.startswith(head) else self.state[name]
             for name, tensor in fresh.items()
@@ -338,15 +340,9 @@ def _open_weights(
     state = dict(stored.select(strip_wrappers(stored, str(weights))))
     classes = int(cfg.get("num_classes", 1000))
     images = {key: value for key, value in cfg.items() if key in IMAGES}
-    source = {**images, "num_classes": classes, "state_dict": state, "custom_load": False}
     try:
         with torch.random.fork_rng(devices=[]):
-            module = timm.create_model(
-                name,
-                pretrained=True,
-                pretrained_cfg=source,
-                **{**arguments, "num_classes": classes},
-            )
+            module = _create_model(name, arguments, images, classes, state)
     except (RuntimeError, TypeError, ValueError, KeyError, AssertionError, AttributeError) as error:
         raise BadFile(
             f"{weights} does not hold the model that {where} describes: {error}"
@@ -367,16 +363,35 @@ def _open_weights(
     )
 
 
-def _list_heads(images: Mapping[str, Any], model: Any) -> tuple[str, ...]:
+def _list_heads(images: Mapping[str, Any], architecture: str) -> tuple[str, ...]:
     """Return the prefixes of the names of the head's tensors."""
-    named = images.get("classifier") or model.pretrained_cfg["classifier"]
+    from timm.models import get_pretrained_cfg_value
+
+    named = images.get("classifier") or get_pretrained_cfg_value(architecture, "classifier")
     return tuple(f"{name}." for name in ([named] if isinstance(named, str) else named))
 
 
-def _create_model(architecture: str, arguments: Mapping[str, Json], **more: Any) -> Any:
+def _create_model(
+    architecture: str,
+    arguments: Mapping[str, Json],
+    images: Mapping[str, Any],
+    classes: int,
+    state: StateDict | None = None,
+) -> Any:
+    """Build timm's module; with `state` timm loads it, and converts the names of other layouts.
+
+    timm derives arguments that are not given from `images`: the size of images of a fixed size, and
+    their channels.
+    """
     import timm
 
-    return timm.create_model(architecture, pretrained=False, **arguments, **more)
+    weights = {} if state is None else {"state_dict": state, "custom_load": False}
+    return timm.create_model(
+        architecture,
+        pretrained=state is not None,
+        pretrained_cfg={**images, "num_classes": classes, **weights},
+        **{**arguments, "num_classes": classes},
+    )
 
 
 @contextmanager

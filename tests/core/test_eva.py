@@ -273,6 +273,11 @@ def test_numbers_that_describe_no_model_are_refused(changes: dict[str, Any], say
         small("eva02_tiny_patch14_336").with_(**changes)
 
 
+def test_patches_must_tile_the_images_also_where_their_size_is_dynamic() -> None:
+    with pytest.raises(WrongCall, match="patches of 16 pixels do not tile an image of 40"):
+        small("vit_small_patch16_dinov3").with_(image_size=40)
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [

@@ -4,6 +4,8 @@ same arguments.
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.eva import host
 from learngene_zoo.families.eva.names import ARCHITECTURES, choose_architecture
 from learngene_zoo.families.eva.spec import EvaSpec
-from learngene_zoo.families.tensors import get_shapes
+from learngene_zoo.families.tensors import get_shapes, read_shapes
 
 SPEC = EvaSpec(layers=2, width=24, heads=2, image_size=32, patch_size=8, classes=5)
 
@@ -49,6 +51,37 @@ def timms(spec: EvaSpec) -> dict[str, tuple[int, ...]]:
 def test_fields_together_give_timms_tensors(fields: dict[str, Any]) -> None:
     spec = SPEC.with_(**fields)
     assert dict(get_shapes(spec)) == timms(spec)
+
+
+def test_a_layer_scale_is_built_only_where_the_model_has_one() -> None:
+    spec = ARCHITECTURES["vit_pe_spatial_large_patch14_448"].with_(width=64, heads=2, layers=23)
+    assert dict(get_shapes(spec)) == timms(spec)
+
+
+@pytest.mark.parametrize("norm_eps", [1e-6, 1e-5])
+@pytest.mark.parametrize("post_norm", [False, True])
+@pytest.mark.parametrize("pool", [{}, {"pool": "map"}, {"pool": "map", "pool_heads": 3}], ids=str)
+@pytest.mark.parametrize("rope_type", [None, "cat", "mixed", "dinov3"])
+def test_no_default_of_timms_replaces_a_value_of_none(
+    norm_eps: float, post_norm: bool, pool: dict[str, Any], rope_type: str | None
+) -> None:
+    rotary = {"rotary": True, "rope_type": rope_type} if rope_type else {}
+    values = {"norm_eps": norm_eps, "post_norm": post_norm, **pool, **rotary}
+    for layer_scale, reference in product((None, 0.1), (None, 8)):
+        try:
+            spec = replace(SPEC, **values, layer_scale=layer_scale, rope_reference=reference)
+        except WrongCall:
+            assert (norm_eps, post_norm, rope_type) == (1e-5, False, "cat")
+            assert layer_scale is reference is None
+            continue
+        model = host.create(spec)
+        assert dict(get_shapes(spec)) == read_shapes(model.state_dict())
+        theirs = host.read_spec(model)
+        assert (theirs.layer_scale is None) == (layer_scale is None or post_norm)
+        assert theirs.rope_reference == (reference if rope_type == "cat" else None)
+        if pool:
+            assert theirs.heads_of_pool == spec.heads_of_pool
+            assert theirs.hidden_of_pool == spec.hidden_of_pool
 
 
 def test_only_rotary_positions_need_heads_of_a_multiple_of_four_and_neighbouring_channels() -> None:

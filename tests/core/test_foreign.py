@@ -18,11 +18,13 @@ from safetensors.torch import load_file, save_file
 
 import learngene_zoo as lg
 from learngene_zoo.errors import BadFile, WrongCall
+from learngene_zoo.families.picture_format import View
 from learngene_zoo.pretrained import from_transformers as foreign
 from learngene_zoo.pretrained.ancestry import open_ancestry, read_ancestry_spec
+from learngene_zoo.pretrained.image_processors import read_processor_settings
 from learngene_zoo.pretrained.timm_model import TimmModel, open_model
 from learngene_zoo.runs.progress import print_activities
-from learngene_zoo.tasks.transforms import fit_images, normalise_images
+from learngene_zoo.tasks.transforms import compute_resized_shape, fit_images, normalise_images
 
 DATA = Path(__file__).parents[1] / "data" / "transformers"
 IMAGES_BCHW = torch.linspace(-1, 1, 2 * 3 * 28 * 28).view(2, 3, 28, 28)
@@ -141,6 +143,15 @@ def test_how_pictures_are_taken_is_read_or_refused(
     ):
         with pytest.raises(BadFile, match=words):
             view(**text)
+
+
+@pytest.mark.parametrize("crop", [9, 112, 224])
+def test_images_have_the_stated_size_before_the_crop(crop: int) -> None:
+    for size in range(crop, 10 * crop):
+        cropped = {"size": {"shortest_edge": size}, "crop_size": crop, "do_center_crop": True}
+        settings = read_processor_settings(cropped, "FILE")
+        view = View(crop_pct=settings["crop_pct"])
+        assert compute_resized_shape((500, 500), crop, view) == (size, size)
 
 
 def test_images_of_the_size_of_the_model_are_taken_as_they_are_without_resizing(

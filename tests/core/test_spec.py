@@ -1,5 +1,7 @@
 """A spec describes a ViT completely in plain numbers, and refuses impossible ones."""
 
+from dataclasses import replace
+
 import pytest
 import timm
 import torch
@@ -83,5 +85,16 @@ def test_impossible_sizes_are_refused(changes: dict, message: str) -> None:
         TINY.with_(**changes)
 
 
-def test_a_dynamic_image_size_need_not_be_tiled() -> None:
-    assert TINY.with_(image_size=30, dynamic_image_size=True).patches == 9
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_another_size_of_images_must_be_tiled(dynamic: bool) -> None:
+    spec = TINY.with_(dynamic_image_size=dynamic)
+    with pytest.raises(WrongCall, match="patches of 8 pixels do not tile an image of 30"):
+        spec.with_(image_size=30)
+    assert spec.with_(image_size=40).patches == 25
+
+
+def test_only_images_of_a_fixed_size_may_be_cropped_to_whole_patches() -> None:
+    cropped = replace(TINY, image_size=30)  # as timm's modules do it
+    assert cropped.patches == 9
+    with pytest.raises(WrongCall, match="patches of 8 pixels do not tile an image of 30"):
+        replace(cropped, dynamic_image_size=True)

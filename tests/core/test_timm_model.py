@@ -93,6 +93,25 @@ def test_a_folder_of_timms_is_the_same_model_here_and_back_in_timm(
     assert torch.equal(answers(again.model()), answers(tuned.model()))
 
 
+@pytest.mark.parametrize(
+    ("name", "size"), [("test_vit", (3, 64, 64)), ("test_resnet", (1, 64, 64))]
+)
+def test_size_and_channels_of_the_images_need_not_be_among_the_arguments(
+    name: str, size: tuple[int, int, int], tmp_path: Path
+) -> None:
+    folder = write_timm_folder(tmp_path / "theirs", name, 64, in_chans=size[0])
+    config = json.loads((folder / "config.json").read_text())
+    del config["model_args"]
+    config["pretrained_cfg"] |= {"input_size": size, "fixed_input_size": name == "test_vit"}
+    (folder / "config.json").write_text(json.dumps(config))
+    images = torch.linspace(-1, 1, 2 * size[0] * 64 * 64).view(2, *size)
+    expected = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()(images)
+    opened = load_timm_model(folder)
+    assert torch.equal(opened.model()(images), expected)
+    opened.for_task("new", ("a", "b"), seed=1).save(tmp_path / "ours")
+    assert load_timm_model(tmp_path / "ours").model()(images).shape == (2, 2)
+
+
 @pytest.mark.slow
 def test_what_was_trained_here_needs_nothing_of_ours(resnet: Path, tmp_path: Path) -> None:
     load_timm_model(resnet).for_task("new", ("a", "b"), seed=1).save(tmp_path / "ours")

@@ -61,7 +61,6 @@ VARIANTS = [
     {"channels": 1},
     {"classes": 0},
     {"dynamic_image_size": True},
-    {"dynamic_image_size": True, "image_size": 30},
     *[{"activation": activation} for activation in ("gelu_tanh", "quick_gelu", "silu")],
     {"norm_eps": 1e-5},
     {"norm_eps": 1e-5, "pre_norm": True, "activation": "quick_gelu"},

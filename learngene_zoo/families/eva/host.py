@@ -3,7 +3,6 @@
 A module that a spec cannot express is refused.
 """
 
-import math
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -33,10 +32,11 @@ from learngene_zoo.families.eva.modules import (
 )
 from learngene_zoo.families.eva.names import ARCHITECTURES
 from learngene_zoo.families.eva.spec import EvaSpec
-from learngene_zoo.families.spec import Segment, Spec
+from learngene_zoo.families.spec import Segment, Spec, find_mlp_ratio
 from learngene_zoo.storage import StateDict
 
 _ROPES = {RotaryEmbeddingCat: "cat", RotaryEmbeddingMixed: "mixed", RotaryEmbeddingDinoV3: "dinov3"}
+_WHERE = "the module"  # in messages
 # Layers without tensors that have no effect in eval mode.
 _TRAINING_ONLY = ("Dropout", "DropPath", "PatchDropoutWithIndices", "Identity")
 _WITHOUT_EFFECT = {
@@ -136,14 +136,14 @@ def _read(model: Eva) -> EvaSpec:
         image_size=patches.img_size[0],
         patch_size=patches.patch_size[0],
         channels=patches.proj.in_channels,
-        mlp_ratio=_compute_ratio(model.embed_dim, hidden),
+        mlp_ratio=find_mlp_ratio(model.embed_dim, hidden, _WHERE),
         attention_width=_read_attention_width(block),
         front=_read_front(model),
         pool=model.global_pool,
         pool_heads=None if pool is None else pool.num_heads,
         pool_mlp_ratio=None
         if pool is None
-        else _compute_ratio(model.embed_dim, pool.mlp.fc1.out_features),
+        else find_mlp_ratio(model.embed_dim, pool.mlp.fc1.out_features, _WHERE),
         class_token=model.cls_token is not None,
         registers=0 if model.reg_token is None else model.reg_token.shape[1],
         attention="rope" if isinstance(attention, AttentionRope) else "eva",
@@ -190,7 +190,7 @@ def _read_front(model: Eva) -> tuple[Segment, ...]:
             attention_width=_read_attention_width(run[0]),
             mlp_ratio=None
             if run[0].mlp.fc2.in_features == last
-            else _compute_ratio(model.embed_dim, run[0].mlp.fc2.in_features),
+            else find_mlp_ratio(model.embed_dim, run[0].mlp.fc2.in_features, _WHERE),
             stitch=False,
         )
         for run in runs[:-1]
@@ -232,12 +232,6 @@ def _read_rotary(rope: Any) -> dict[str, Any]:
         "rope_half": getattr(rope, "rotate_half", False),
         "rope_reference": None if reference is None else reference[0],
     }
-
-
-def _compute_ratio(width: int, hidden: int) -> float:
-    """Return the smallest MLP ratio that gives this hidden width when timm rounds down."""
-    ratio = hidden / width
-    return ratio if int(width * ratio) == hidden else math.nextafter(ratio, math.inf)
 
 
 def _describe_difference(model: Eva, spec: EvaSpec) -> str | None:

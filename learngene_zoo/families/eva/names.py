@@ -249,7 +249,8 @@ _BLOCK_ARGUMENTS: dict[str, tuple[str, ...]] = {
 def choose_architecture(spec: EvaSpec) -> str:
     """Return the architecture that builds this model when it gets all arguments.
 
-    It is the most similar of timm's with the same epsilon of the norms.
+    It is the most similar of timm's with the same epsilon of the norms. timm treats an argument of
+    None as one that is not given, so an architecture must have None wherever the model has it.
     """
     if not spec.plain:
         return PRUNED_DENSE_ARCHITECTURE if spec.dense else PRUNED_ARCHITECTURE
@@ -262,10 +263,27 @@ def choose_architecture(spec: EvaSpec) -> str:
             getattr(ARCHITECTURES[name], field) == getattr(spec, field) for field in field_names
         )
 
+    absent = _list_absent(spec)
     return max(
-        (name for name, tag_spec in ARCHITECTURES.items() if tag_spec.norm_eps == spec.norm_eps),
+        (
+            name
+            for name, tag_spec in ARCHITECTURES.items()
+            if tag_spec.norm_eps == spec.norm_eps
+            and all(getattr(tag_spec, field) is None for field in absent)
+        ),
         key=common,
     )
+
+
+def _list_absent(spec: EvaSpec) -> list[str]:
+    """Return the fields that are None and for which another value would change the model."""
+    has_effect = {
+        "layer_scale": not spec.post_norm,
+        "rope_reference": spec.scales_positions,
+        "pool_heads": spec.pools_by_attention,
+        "pool_mlp_ratio": spec.pools_by_attention,
+    }
+    return [name for name, matters in has_effect.items() if matters and getattr(spec, name) is None]
 
 
 def convert_config(architecture: str, args: Mapping[str, Json], where: str) -> dict[str, Json]:

@@ -12,7 +12,6 @@ from learngene_zoo.errors import WrongCall
 from learngene_zoo.families import spec as common
 from learngene_zoo.families.picture_spec import (
     SegmentedSpec,
-    refuse_untiled,
     write_segment,
 )
 from learngene_zoo.families.spec import (
@@ -78,9 +77,7 @@ class EvaSpec(SegmentedSpec):
     qkv_fused: bool = True  # one matrix for queries, keys and values, or three
     attention_norm: bool = False  # a norm before the attention's last matrix
     swiglu: bool = False
-    swiglu_multiple: int = (
-        0  # the hidden width is rounded up to a multiple of it; 0: not rounded rounded
-    )
+    swiglu_multiple: int = 0  # the hidden width is rounded up to a multiple of it; 0: not rounded
     mlp_norm: bool = False  # a norm before the MLP's last matrix
     layer_scale: float | None = None
     absolute: bool = True  # learned position embedding
@@ -118,8 +115,13 @@ class EvaSpec(SegmentedSpec):
             raise WrongCall(
                 f"layer_scale is {self.layer_scale}; it must be above 0 and at most 64, or None"
             )
-        if self.image_size % self.patch_size and not self.dynamic_image_size:
-            raise refuse_untiled(self.patch_size, self.image_size)
+        lacks = (self.layer_scale, self.rope_reference) == (None, None) and not self.post_norm
+        if self.norm_eps == 1e-5 and self.scales_positions and lacks:
+            raise WrongCall(
+                "timm has no model of norm_eps 1e-05 with rope_type 'cat' and neither layer_scale"
+                " nor rope_reference; use norm_eps 1e-06"
+            )
+        self.check_tiled()
         if self.pool == "token" and not self.class_token:
             raise WrongCall("pool 'token' needs a class token; use pool 'avg'")
         self._check_heads()
@@ -195,6 +197,11 @@ class EvaSpec(SegmentedSpec):
         return self.rotary and self.rope_type == "mixed"
 
     @property
+    def scales_positions(self) -> bool:
+        """Whether `rope_reference` has an effect: timm's other rotary positions have none."""
+        return self.rotary and self.rope_type == "cat"
+
+    @property
     def heads_of_pool(self) -> int:
         """The number of attention heads of the pooling `map`."""
         return self.pool_heads or self.heads
@@ -207,8 +214,9 @@ class EvaSpec(SegmentedSpec):
     def timm_args(self) -> dict[str, Any]:
         """Return the arguments with which a timm architecture of this `norm_eps` builds this model.
 
-        All arguments are given, so that no default of timm's matters. Those of a dense or
-        pruned model include `norm_eps` and sizes of blocks, which only our modules accept.
+        All arguments are given. For those that are None timm uses the architecture's default, which
+        `names.choose_architecture` therefore compares. The arguments of a dense or pruned model
+        include `norm_eps` and sizes of blocks, which only our modules accept.
         """
         arguments = {timm: getattr(self, ours) for ours, timm in TIMM_NAMES.items()}
         if self.dense or not self.plain:

@@ -170,17 +170,6 @@ def _draw_head(
     return tensor.normal_(std=0.02 * 0.001, generator=generator)
 
 
-def _draw_latent(
-    spec: EvaSpec, tensor: torch.Tensor, generator: torch.Generator, block: int | None
-) -> torch.Tensor:
-    """Draw N(0, 1/width), truncated at two standard deviations."""
-    edge = math.erf(math.sqrt(2))
-    normal = (
-        tensor.uniform_(-edge, edge, generator=generator).erfinv_().mul_(math.sqrt(2 / spec.width))
-    )
-    return normal
-
-
 def _fill_frequencies(
     spec: EvaSpec, tensor: torch.Tensor, generator: torch.Generator, block: int | None
 ) -> torch.Tensor:
@@ -235,7 +224,6 @@ TABLE = Table(
         "token": _draw_token,
         "deep": _draw_deep,
         "head": _draw_head,
-        "latent": _draw_latent,
         "frequencies": _fill_frequencies,
     },
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.family import (
@@ -30,6 +30,9 @@ from learngene_zoo.families.spec import (
 )
 from learngene_zoo.settings import NO_OPTION, OMIT_DEFAULT
 
+if TYPE_CHECKING:
+    import torch
+
 Norm = Literal["layer", "rms"]
 Activation = Literal["gelu", "gelu_tanh", "quick_gelu", "silu"]
 Mlp = Literal["mlp", "swiglu", "swiglu_packed"]
@@ -47,7 +50,8 @@ class ViTSpec(SegmentedSpec):
     differ, or was pruned unevenly. All other values are the same in all segments.
 
     An image whose sides are not multiples of the patch size is cropped at its right and lower
-    edges, as in timm. Raises `WrongCall` for numbers that describe no model.
+    edges, as in timm; with `dynamic_image_size` timm refuses it, and so does the spec. Raises
+    `WrongCall` for numbers that describe no model.
 
     Attributes:
         pool: the input of the head: the class token, a mean or maximum of the patches, or with
@@ -104,6 +108,8 @@ class ViTSpec(SegmentedSpec):
             raise WrongCall(
                 f"no patch of {self.patch_size} pixels fits into an image of {self.image_size}"
             )
+        if self.dynamic_image_size:
+            self.check_tiled()
         if self.pool == "token" and not self.class_token:
             raise WrongCall("pool 'token' needs a class token; use pool 'avg'")
         self._check_layers()
@@ -329,6 +335,42 @@ def _list_branches(spec: ViTSpec) -> tuple[BranchNames, ...]:
     )
 
 
+_NEAR_ZERO = 1e-6  # standard deviation of the weights of a gate in timm
+_POST_NORM = 1e-5  # value of the norms of timm's post-norm architecture
+
+
+def _draw_gate(
+    spec: ViTSpec, tensor: torch.Tensor, generator: torch.Generator, block: int | None
+) -> torch.Tensor:
+    return tensor.normal_(std=_NEAR_ZERO, generator=generator)
+
+
+def _draw_first_layer(
+    spec: ViTSpec, tensor: torch.Tensor, generator: torch.Generator, block: int | None
+) -> torch.Tensor:
+    """Draw N(0, 0.02), and values near zero for the second half of a packed SwiGLU."""
+    tensor.normal_(std=0.02, generator=generator)
+    if spec.mlp == "swiglu_packed":
+        tensor[len(tensor) // 2 :] *= _NEAR_ZERO / 0.02
+    return tensor
+
+
+def _fill_first_bias(
+    spec: ViTSpec, tensor: torch.Tensor, generator: torch.Generator, block: int | None
+) -> torch.Tensor:
+    """Fill in zeros, and ones for the second half of a packed SwiGLU."""
+    tensor.zero_()
+    if spec.mlp == "swiglu_packed":
+        tensor[len(tensor) // 2 :] = 1.0
+    return tensor
+
+
+def _fill_norm(
+    spec: ViTSpec, tensor: torch.Tensor, generator: torch.Generator, block: int | None
+) -> torch.Tensor:
+    return tensor.fill_(_POST_NORM if spec.post_norm else 1.0)
+
+
 TABLE = Table(
     prefix="blocks.",
     sizes=list_axis_sizes,
@@ -376,6 +418,13 @@ TABLE = Table(
     ),
     branches=_list_branches,
     norms_after=lambda spec: spec.post_norm,
+    draws_by_name={
+        "mlp.fc1_g.weight": _draw_gate,
+        "mlp.fc1.weight": _draw_first_layer,
+        "mlp.fc1.bias": _fill_first_bias,
+        "norm1.weight": _fill_norm,
+        "norm2.weight": _fill_norm,
+    },
 )
 
 
