@@ -278,15 +278,25 @@ _DECIDE: dict[str, Callable[[_Evidence], tuple[list[Finding], list[str]]]] = {
 def _count_same_models(evidence: _Evidence, ours: str, theirs: str) -> int:
     """Return the number of units in which two arms are the same model.
 
-    That is, both are right on exactly the same images.
+    They are compared before their training, which has equal budgets.
     """
     if evidence.claim.measure == "extraction" or theirs not in evidence.rows:
         return 0
-    flags = (
-        {unit: (row.value, row.correct) for unit, row in evidence.rows[name].items()}
-        for name in (ours, theirs)
+    rivals = evidence.rows[theirs]
+    return sum(
+        unit in rivals and _are_same_models(row, rivals[unit])
+        for unit, row in evidence.rows[ours].items()
     )
-    return len(set.intersection(*(set(results.items()) for results in flags)))
+
+
+def _are_same_models(row: Row, rival: Row) -> bool:
+    """Return whether two rows are of one model and budget, by the digests before the training.
+
+    Rows of earlier versions have no digest; there both are right on exactly the same images.
+    """
+    if row.weights and rival.weights:
+        return (row.weights, row.epochs) == (rival.weights, rival.epochs)
+    return (row.value, row.correct) == (rival.value, rival.correct)
 
 
 def _apply_holm(findings: Sequence[Finding]) -> list[Finding]:
