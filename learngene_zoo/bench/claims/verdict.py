@@ -13,6 +13,7 @@ from learngene_zoo.bench.claims.cells import (
     ConfigOf,
     choose_rates,
     list_cells,
+    list_tried_cells,
     list_values,
     name_size,
 )
@@ -37,6 +38,7 @@ from learngene_zoo.bench.results.rows import Row
 from learngene_zoo.bench.results.statistics import adjust_by_holm
 from learngene_zoo.bench.results.summary import STEMS
 from learngene_zoo.errors import BadFile
+from learngene_zoo.settings import Json, fingerprint, to_json
 from learngene_zoo.tasks.catalogue import get_origin
 
 
@@ -56,6 +58,7 @@ class Verdict:
     machines: tuple[str, ...] = ()
     cells: int = 0
     seconds: float = 0.0  # of extractions (each counted once) and trainings, summed over workers
+    digest: str = ""  # of the rows that it was judged from; "" in verdicts of earlier versions
 
 
 @dataclass(frozen=True)
@@ -109,7 +112,27 @@ def judge(claim: Claim, rows: Iterable[Row], config_of: ConfigOf | None = None) 
         machines=tuple(sorted({row.machine for row in used if row.machine})),
         cells=len(cells),
         seconds=_count_seconds(cells, rows_by_key),
+        digest=_compute_digest(
+            claim, [*list_tried_cells(claim, rows, config_of), *cells], rows_by_key, config_of
+        ),
     )
+
+
+def _compute_digest(
+    claim: Claim, cells: Iterable[Cell], rows_by_key: Mapping[str, Row], config_of: ConfigOf | None
+) -> str:
+    """Return a digest of the results of the cells.
+
+    A cell's key does not name the version of its method, so rows of another version have equal keys
+    and other results.
+    """
+    results: dict[str, Json] = {}
+    for cell in cells:
+        row = rows_by_key[cell.key]
+        results[row.key] = [row.value, row.correct]
+        if claim.measure == "extraction" and config_of is not None and row.error is None:
+            results[row.key] = to_json(config_of(cell).metrics)
+    return fingerprint(results)
 
 
 def _name_cell(cell: Cell, row: Row | None) -> str:
