@@ -51,15 +51,43 @@ def run_cells(
 def keep_rows(source: Path, archive: Path, without: Path | None = None) -> None:
     """Append to `archive` the rows without an error that it lacks, and that `without` lacks.
 
-    Rows of earlier protocols stay, so that their results can be judged again.
+    Rows of earlier protocols stay, so that their results can be judged again. Exits with an error
+    if a cell has another result there, which a file with one row per cell cannot keep.
     """
-    others = [archive] if without is None else [archive, without]
-    archived_keys = {row.key for path in others for row in read_rows(path) if row.error is None}
-    new = [row for row in read_rows(source) if row.key not in archived_keys and row.error is None]
+    rows = [row for row in read_rows(source) if row.error is None]
+    archived_keys = set[str]()
+    for path in [archive] if without is None else [archive, without]:
+        archived = {row.key: row for row in read_rows(path) if row.error is None}
+        check_same_results(rows, archived, source, path)
+        archived_keys |= set(archived)
+    new = [row for row in rows if row.key not in archived_keys]
     if new:
         archive.parent.mkdir(parents=True, exist_ok=True)
         with archive.open("a", encoding="utf-8") as file:
             file.writelines(json.dumps(to_json(row), ensure_ascii=False) + "\n" for row in new)
+
+
+def check_same_results(
+    rows: Sequence[Row], archived: Mapping[str, Row], source: Path, archive: Path
+) -> None:
+    """Exit with an error if rows have other results than archived rows of the same cells.
+
+    The key of a cell does not name the version of its method, nor the machine.
+    """
+    changed = [
+        (row, other)
+        for row in rows
+        if (other := archived.get(row.key)) is not None
+        and (row.value, row.correct) != (other.value, other.correct)
+    ]
+    if changed:
+        (row, other), *_ = changed
+        raise SystemExit(
+            f"{len(changed)} cells of {source} have other results in {archive}, such as {row.arm}"
+            f" on {row.task}: {row.value} on {row.finished[:10]}, {other.value} on"
+            f" {other.finished[:10]}; a method or the machine has changed between them. Nothing was"
+            f" copied: keep the results of {source.parent} in an archive that has no others"
+        )
 
 
 def choose_rates(

@@ -19,7 +19,8 @@ continues, also in another clone.
 
 Results: benchmarks/results/claims: verdicts, each with its claim as it was filed, the rows, and the
 config.json of every learngene that they come from. A claim can be judged again from these while the
-presets are those that it was run with; the others keep their verdicts.
+presets are those that it was run with, and if its rows are among them; the others keep their
+verdicts.
 Page: docs/claims.md.
 """
 
@@ -146,11 +147,11 @@ def keep_results(claim: Claim, build: Path, kept: Path) -> None:
         if (build / ANCESTRIES).is_file() and partial.is_dir():
             shutil.copyfile(build / ANCESTRIES, partial / ANCESTRIES)
         return
+    keep_rows(build / RESULTS, kept / RESULTS)
     for path in (locate_verdict(claim, build), *(build / LEARNGENES).glob(f"*/{CONFIG}")):
         target = kept / path.relative_to(build)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, target)
-    keep_rows(build / RESULTS, kept / RESULTS)
     if partial.is_dir():
         shutil.rmtree(partial)
 
@@ -158,19 +159,43 @@ def keep_results(claim: Claim, build: Path, kept: Path) -> None:
 def rejudge_claims(folder: Path) -> None:
     """Judge the committed claims with the current statistics.
 
-    A verdict whose learngenes are not committed is written again with the current texts.
+    A verdict whose learngenes or rows are not committed is written again with the current texts.
     """
     rows = read_rows(folder / RESULTS)
     for claim, before in read_verdicts(folder):
         try:
             verdict = judge(claim, rows, make_config_reader(folder))
+            problem = find_difference(before, verdict)
         except ZooError as error:
-            print(f"{claim.name}: {error}", file=sys.stderr)
-            verdict = before
-        if verdict.verdict == "incomplete":
-            print(f"{claim.name}: {verdict.missing[0]}", file=sys.stderr)
+            verdict, problem = before, str(error)
+        if problem:
+            print(f"{claim.name}: {problem}; its verdict is kept", file=sys.stderr)
             verdict = before
         write_verdict(claim, verdict, folder / f"{claim.name}.json")
+
+
+def find_difference(before: Verdict, verdict: Verdict) -> str | None:
+    """Return how the rows of a new verdict differ from those of an earlier one; None if they do
+    not.
+
+    An earlier verdict without a digest is compared by its numbers.
+    """
+    if verdict.verdict == "incomplete":
+        return verdict.missing[0]
+    if before.digest:
+        is_same = before.digest == verdict.digest
+    else:
+        is_same = _list_numbers(before) == _list_numbers(verdict)
+    return None if is_same else f"the rows of its cells in {RESULTS} are not those of its verdict"
+
+
+def _list_numbers(verdict: Verdict) -> dict[str, Any]:
+    """Return the means of the arms, and those by which their rates were chosen."""
+    choices = {
+        name: (choice.lr, choice.augment, {**choice.means, **choice.augments})
+        for name, choice in verdict.choices.items()
+    }
+    return {"means": verdict.means, "choices": choices}
 
 
 def read_verdicts(folder: Path) -> list[tuple[Claim, Verdict]]:

@@ -25,6 +25,7 @@ from learngene_zoo.bench.grid.grid import RECIPE, SCRATCH, set_epochs
 from learngene_zoo.families.family import count_cost
 from learngene_zoo.method.sizes import Member
 from learngene_zoo.pretrained.ancestry import read_ancestry_spec
+from learngene_zoo.tasks.catalogue import get_version
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
 from grids import find_source, place_learngene, run_cells, summarise_gains
@@ -118,6 +119,7 @@ def make_cell(arm: Arm, task: str, layers: int, width: int | None, size: dict[st
         recipe=TRAINING,
         head="ridge",
         look=False,
+        version=get_version(task),
     )
 
 

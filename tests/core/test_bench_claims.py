@@ -175,6 +175,17 @@ def test_a_claim_that_is_not_there(tmp_path: Path) -> None:
             {"method": 'method = "first_k"', "settings": 'tasks = ["objects"]'},
             "arm 'ours', tasks: first_k does not train on a task",
         ),
+        (
+            {"targets": 'targets = ["digits", "signs", "wings", "petals"]', "settings": ""},
+            "arm 'ours', tasks: the extraction trains on objects, signs, glyphs",
+        ),
+        (
+            {
+                "targets": 'targets = ["digits", "signs", "wings", "petals"]',
+                "settings": "leave_out = true",
+            },
+            "arm 'ours', tasks: the extraction trains on objects, signs, glyphs",
+        ),
     ],
 )
 def test_an_arm_that_cannot_be_run_is_named_before_anything_is_trained(
@@ -187,6 +198,17 @@ def test_an_arm_that_cannot_be_run_is_named_before_anything_is_trained(
     assert text.startswith(f"{path}: {message}"), text
     assert text.endswith("; correct the file")
     assert "\n" not in text
+
+
+def test_an_arm_may_see_the_targets_if_the_claim_says_so(tmp_path: Path) -> None:
+    """The default tasks of LSAMD contain `signs`."""
+    targets = 'targets = ["digits", "signs", "wings", "petals"]'
+    path = write_claim(tmp_path, targets=f"seen = true\n{targets}", settings="")
+    check_arms(load_claim(path), path)
+    path = write_claim(
+        tmp_path, targets=targets, settings='tasks = ["signs", "objects"]\nleave_out = true'
+    )
+    check_arms(load_claim(path), path)
 
 
 def test_targets_of_texts_need_an_ancestry_model_of_texts(tmp_path: Path) -> None:

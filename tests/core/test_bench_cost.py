@@ -11,6 +11,7 @@ from bench_toy import RECIPE, make_world, toy_row
 from click.testing import CliRunner
 
 from learngene_zoo.bench.grid.cell import Arm, Cell
+from learngene_zoo.bench.grid.grid import set_epochs
 from learngene_zoo.bench.report.cost_curve import (
     Bill,
     Effort,
@@ -183,6 +184,27 @@ def test_a_cost_grid_has_no_controls_and_trains_every_size_by_itself() -> None:
         list_cost_cells([*grid, replace(grid[0], task="scenes")])
     with pytest.raises(WrongCall, match="a method with an extraction"):
         list_cost_cells([cell for cell in grid if cell.arm.method == "scratch"])
+
+
+def test_rivals_are_trained_as_a_method_is() -> None:
+    """Scratch has no layer decay, and may have another learning rate."""
+    lsamd, scratch = Arm(name="lsamd", method="lsamd"), Arm(name="scratch timm", method="scratch")
+    recipes_of_arms = [(lsamd, replace(RECIPE, lr=1e-4, layer_decay=0.7)), (scratch, RECIPE)]
+    grid = [
+        Cell(arm=arm, task="digits", layers=n, seed=0, recipe=set_epochs(recipe, epochs))
+        for n in (6, 12)
+        for epochs in (2, 8)
+        for arm, recipe in recipes_of_arms
+    ]
+    recipes = {
+        (cell.arm.name, cell.layers, cell.recipe.epochs): cell.recipe
+        for cell in list_cost_cells(grid)
+    }
+    for rival in ("pretrain_finetune", "distillation"):
+        for n in (6, 12):
+            for epochs in (2, 8):
+                assert recipes[rival, n, epochs] == recipes["lsamd", n, epochs]
+    assert recipes["scratch timm", 6, 2].layer_decay == 1.0
 
 
 def test_what_is_told_of_a_rival_counts() -> None:

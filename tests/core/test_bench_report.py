@@ -263,6 +263,15 @@ def test_the_newer_of_two_rows_of_one_cell_counts() -> None:
     assert line_of(summarise([*new, *old]), "lsamd").value.value == pytest.approx(0.725)
 
 
+def test_failed_cells_of_two_widths_are_two() -> None:
+    failed = [
+        replace(row, key=f"{row.key} {width}", width=width, error="out of memory", value=None)
+        for width in (48, 64)
+        for row in rows()
+    ]
+    assert len(summarise([*rows(), *failed]).failures) == 2 * len(rows())
+
+
 def test_accuracy_and_miou_are_not_averaged_together() -> None:
     changed_rows = [replace(row, metric="mIoU") if row.task == "signs" else row for row in rows()]
     values = {

@@ -20,7 +20,8 @@ from learngene_zoo.artifacts.descendant import assemble
 from learngene_zoo.bench.grid.cell import Arm, Cell, Extraction
 from learngene_zoo.bench.grid.grid import list_cells
 from learngene_zoo.bench.results.rows import Results, Row, pack_flags, read_rows, unpack_flags
-from learngene_zoo.bench.running import trial
+from learngene_zoo.bench.running import computation, trial
+from learngene_zoo.bench.running.computation import COMPUTATION
 from learngene_zoo.bench.running.executors import Failure, InProcess, Outcome, perform
 from learngene_zoo.bench.running.extraction import extract_once, is_finished, read_cost
 from learngene_zoo.bench.running.runner import Schedule, TimeLeft, format_progress, run_grid
@@ -36,6 +37,7 @@ from learngene_zoo.training import fit as fitting
 from learngene_zoo.training.evaluate import evaluate
 from learngene_zoo.training.heads import initialise_head
 from learngene_zoo.training.probes import compute_features, fit_ridge
+from learngene_zoo.version import __version__
 
 RUN = Run(threads=1)
 World = tuple[str, str]
@@ -441,6 +443,37 @@ def test_results_of_another_ancestry_are_not_mixed(tmp_path: Path) -> None:
         run_grid(cells, tmp_path / "out", RUN)
     rows = run_grid(cells, tmp_path / "out", RUN, anew=True)
     assert len((tmp_path / "out" / "results.jsonl").read_text().splitlines()) == len(rows) == 2
+
+
+def test_results_of_another_precision_are_not_mixed(tmp_path: Path) -> None:
+    """The keys of cells do not name it, so they would count as finished."""
+    world, out = make_world(tmp_path), tmp_path / "out"
+    cells = toy_cells(world, arms=toy_arms(world[0])[-2:])
+    run_grid(cells, out, RUN)
+    other = replace(RUN, precision="bf16")
+    for folder in ("with a record", "of an earlier version"):
+        with pytest.raises(Refused, match="--precision fp32, not bf16; choose another") as info:
+            run_grid(cells, out, other)
+        assert "\n" not in str(info.value), folder
+        (out / COMPUTATION).unlink(missing_ok=True)
+    assert len(run_grid(cells, out, other, anew=True)) == 2
+    with pytest.raises(Refused, match="--precision bf16, not fp32"):
+        run_grid(cells, out, RUN)
+
+
+def test_a_bench_continued_with_another_version_says_so_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, out = make_world(tmp_path), tmp_path / "out"
+    cells = toy_cells(world, arms=toy_arms(world[0])[-2:])
+    lines: list[str] = []
+    run_grid(cells, out, RUN, say=lines.append)
+    assert not any("come from learngene_zoo" in line for line in lines)
+    monkeypatch.setattr(computation, "__version__", "99.1")
+    run_grid(cells, out, RUN, say=lines.append)
+    run_grid(cells, out, RUN, say=lines.append)
+    (note,) = [line for line in lines if "come from learngene_zoo" in line]
+    assert f"learngene_zoo {__version__}, this is 99.1" in note
 
 
 def test_lines_of_progress_name_the_running_cell(world: World, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from learngene_zoo.bench.claims.contrasts import compute_p_value, judge_gain
 from learngene_zoo.bench.results.statistics import (
     WIDEST,
     Estimate,
@@ -198,6 +199,14 @@ def test_p_values_agree_with_intervals() -> None:
     p = result.p_value(1.0)
     inside, outside = result.interval(1 - 0.8 * p), result.interval(1 - 1.2 * p)
     assert inside[0] <= 1.0 < outside[0]
+
+
+@pytest.mark.parametrize("shift", [-4.0, -3.0, -2.2])
+def test_an_undecided_loss_is_not_evidence_of_a_gain(shift: float) -> None:
+    result = estimate([[shift + d for d in row] for row in ([2.0, 3.5], [1.0, 3.0], [4.0, 2.0])])
+    assert judge_gain(result, 1.0) == "undecided"
+    assert result.value <= 1.0
+    assert compute_p_value(result, 1.0) == 1.0
 
 
 def test_what_an_experiment_could_have_seen_is_its_own_interval_and_the_power() -> None:

@@ -207,6 +207,39 @@ def test_arms_that_are_one_model_decide_nothing_where_the_claim_says_so(toy: Cla
     assert judge(replace(claim, void_if_same=False), rows).verdict == "negligible"
 
 
+def test_models_of_one_answer_are_not_one_model(toy: Claim) -> None:
+    """Before their training they are different; after it both give the most frequent class."""
+    claim = replace(toy, compare=replace(toy.compare, kind="ordering"), void_if_same=True)
+
+    def judge_with(digests: dict[str, str], epochs: dict[str, int]) -> Any:
+        rows = [
+            replace(
+                item,
+                correct="f",
+                evaluated=4,
+                weights=digests[item.arm],
+                epochs=epochs.get(item.arm, 4),
+            )
+            for item in ran(claim, lambda cell: 0.5)
+        ]
+        return judge(claim, rows)
+
+    different, same = {"ours": "a", "timm": "b", "fan_in": "c"}, dict.fromkeys(toy.arms, "a")
+    assert [finding.same for finding in judge_with(different, {}).findings] == [0, 0]
+    assert [finding.same for finding in judge_with(same, {}).findings] == [12, 12]
+    assert [finding.same for finding in judge_with(same, {"timm": 8}).findings] == [0, 0]
+
+
+def test_an_interval_of_one_task_is_over_its_seeds(toy: Claim) -> None:
+    claim = replace(toy, targets=("digits", "signs", "wings", "petals"))
+    rows = ran(claim, lambda cell: 0.5 + 0.001 * (cell.arm.name == "ours") * cell.seed)
+    text = format_verdict(claim, judge(claim, rows))
+    (line,) = [line for line in text if line.startswith("  on real tasks: ")]
+    assert line.endswith("] (one task: over seeds)")
+    (line,) = [line for line in text if line.startswith("  on left out tasks: ")]
+    assert "], over seeds only [" in line
+
+
 def make_finding(what: str, p: float = 0.0, outcome: Any = "holds", **units: int) -> Finding:
     return Finding(what=what, value=2.0, low=None, high=None, p=p, outcome=outcome, **units)
 

@@ -39,6 +39,17 @@ def test_cells_of_another_version_are_other_cells() -> None:
     assert replace(cell, version=2).key != cell.key
 
 
+def test_cells_of_the_shelf_have_the_current_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "tools"))
+    shelf_worth = pytest.importorskip("shelf_worth")
+    arm = Arm(name="lsamd", method="lsamd")
+    versions = {
+        task: shelf_worth.make_cell(arm, task, 9, None, {}).version for task in shelf_worth.TASKS
+    }
+    assert versions == {task: get_version(task) for task in shelf_worth.TASKS}
+    assert versions["textures"] == mini.VERSION
+
+
 def test_what_is_drawn_what_is_real_and_what_pretraining_leaves_out() -> None:
     tasks = {
         "digits": "real",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -45,7 +45,7 @@ def check_arms(claim: Claim, path: Path, offline: bool = False) -> None:
             for target in targets:
                 check_kind(target, takes_texts=config.spec.image_size is None)
         with _locate(where, "tasks"):
-            _check_tasks(arm, claim.targets, config.spec, offline)
+            _check_tasks(arm, claim, config.spec, offline)
         with _locate(where, "sizes" if claim.sizes else "layers"):
             for size in list_sizes(claim, name):
                 _check_size(arm, size, config, targets[0], offline)
@@ -87,16 +87,29 @@ def _outline_arm(claim: Claim, name: str, where: str, offline: bool) -> tuple[Ar
         return arm, replace(arm.adapt_extractor(specs).outline(specs), method=method.name)
 
 
-def _check_tasks(arm: Arm, targets: Sequence[str], spec: Spec, offline: bool) -> None:
-    """Check the tasks of the extractions, one for each target if the target is left out."""
+def _check_tasks(arm: Arm, claim: Claim, spec: Spec, offline: bool) -> None:
+    """Check the tasks of the extractions, one for each target if the target is left out.
+
+    They are the method's default tasks if the arm names none.
+    """
     if not arm.extractor.needs_tasks():
         return
-    method = METHODS.load(arm.method)
-    for tasks in dict.fromkeys(map(arm.tasks_for, targets)):
+    method, checked = METHODS.load(arm.method), set[str]()
+    for target in claim.targets:
+        tasks = arm.tasks_for(target)
         if arm.tasks and not tasks:
             raise WrongCall(f"leave_out leaves no task of {', '.join(arm.tasks)}")
-        for name in method.references(tasks, method.sources(arm.ancestries), "tasks"):
+        names = method.references(tasks, method.sources(arm.ancestries), "tasks")
+        unseen = [target] if arm.leave_out else claim.targets
+        seen = [] if claim.seen else [name for name in names if name in unseen]
+        if seen:
+            raise WrongCall(
+                f"the extraction trains on {', '.join(names)}, so it sees the target {seen[0]!r}; "
+                "give other tasks, or set seen = true"
+            )
+        for name in set(names) - checked:
             check_kind(_find_task(name, offline), takes_texts=spec.image_size is None)
+        checked.update(names)
 
 
 def _check_size(

@@ -169,6 +169,20 @@ def choose_rates(
     return choices, missing
 
 
+def list_tried_cells(
+    claim: Claim, rows: Iterable[Row], config_of: ConfigOf | None = None
+) -> list[Cell]:
+    """Return the tuning cells whose results choose the rates."""
+    look_up, tried = _index_results(claim, rows, config_of), dict[Trial, None]()
+
+    def record(trial: Trial) -> Result | None:
+        tried[trial] = None
+        return look_up(trial)
+
+    search(make_space(claim), record)
+    return [_make_tuning_cell(claim, trial) for trial in tried]
+
+
 def make_space(claim: Claim) -> Space:
     """Return the settings that are tried before the claim's own cells.
 

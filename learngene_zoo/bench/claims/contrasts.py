@@ -118,11 +118,13 @@ def decide_outcome(low: float, high: float, smallest: float) -> Decision:
 def compute_p_value(result: Estimate, smallest: float) -> float:
     """Return the smallest `1 - level` whose interval gives the outcome.
 
-    For an undecided estimate, the outcome meant is "holds".
+    For an undecided estimate, the outcome meant is "holds"; no interval gives it if the value is
+    at most `smallest`, and the p-value is 1.
     """
-    boundaries = {"refuted": (0.0,), "negligible": (-smallest, smallest)}.get(
-        judge_gain(result, smallest), (smallest,)
-    )
+    outcome = judge_gain(result, smallest)
+    if outcome == "undecided" and result.value <= smallest:
+        return 1.0
+    boundaries = {"refuted": (0.0,), "negligible": (-smallest, smallest)}.get(outcome, (smallest,))
     return max(result.p_value(boundary) for boundary in boundaries)
 
 

@@ -261,11 +261,19 @@ def _format_finding(finding: Finding, claim: Claim) -> str:
         text = f"{finding.what}: {sum_text(finding)}"
     else:
         text = f"{finding.what}: {finding.value:+.1f} points {format_interval(finding)}"
-        interval = format_interval(replace(finding, low=finding.low_here, high=finding.high_here))
-        text += f", over seeds only {interval}" if claim.scope == "tasks" else ""
+        if claim.scope == "tasks":
+            text += _format_interval_over_seeds(finding)
     if claim.compare.kind == "ordering" and finding.p is not None:
         text += f", p = {finding.p:.3f} (Holm)"
     return f"{text}: {finding.outcome}" if finding.outcome else text
+
+
+def _format_interval_over_seeds(finding: Finding) -> str:
+    """Return the interval over seeds only, which is the same one if there is one task."""
+    if len(finding.tasks) == 1:
+        return " (one task: over seeds)"
+    interval = format_interval(replace(finding, low=finding.low_here, high=finding.high_here))
+    return f", over seeds only {interval}"
 
 
 def sum_text(finding: Finding) -> str:

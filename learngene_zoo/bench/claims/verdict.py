@@ -13,6 +13,7 @@ from learngene_zoo.bench.claims.cells import (
     ConfigOf,
     choose_rates,
     list_cells,
+    list_tried_cells,
     list_values,
     name_size,
 )
@@ -37,6 +38,7 @@ from learngene_zoo.bench.results.rows import Row
 from learngene_zoo.bench.results.statistics import adjust_by_holm
 from learngene_zoo.bench.results.summary import STEMS
 from learngene_zoo.errors import BadFile
+from learngene_zoo.settings import Json, fingerprint, to_json
 from learngene_zoo.tasks.catalogue import get_origin
 
 
@@ -56,6 +58,7 @@ class Verdict:
     machines: tuple[str, ...] = ()
     cells: int = 0
     seconds: float = 0.0  # of extractions (each counted once) and trainings, summed over workers
+    digest: str = ""  # of the rows that it was judged from; "" in verdicts of earlier versions
 
 
 @dataclass(frozen=True)
@@ -109,7 +112,27 @@ def judge(claim: Claim, rows: Iterable[Row], config_of: ConfigOf | None = None) 
         machines=tuple(sorted({row.machine for row in used if row.machine})),
         cells=len(cells),
         seconds=_count_seconds(cells, rows_by_key),
+        digest=_compute_digest(
+            claim, [*list_tried_cells(claim, rows, config_of), *cells], rows_by_key, config_of
+        ),
     )
+
+
+def _compute_digest(
+    claim: Claim, cells: Iterable[Cell], rows_by_key: Mapping[str, Row], config_of: ConfigOf | None
+) -> str:
+    """Return a digest of the results of the cells.
+
+    A cell's key does not name the version of its method, so rows of another version have equal keys
+    and other results.
+    """
+    results: dict[str, Json] = {}
+    for cell in cells:
+        row = rows_by_key[cell.key]
+        results[row.key] = [row.value, row.correct]
+        if claim.measure == "extraction" and config_of is not None and row.error is None:
+            results[row.key] = to_json(config_of(cell).metrics)
+    return fingerprint(results)
 
 
 def _name_cell(cell: Cell, row: Row | None) -> str:
@@ -278,15 +301,25 @@ _DECIDE: dict[str, Callable[[_Evidence], tuple[list[Finding], list[str]]]] = {
 def _count_same_models(evidence: _Evidence, ours: str, theirs: str) -> int:
     """Return the number of units in which two arms are the same model.
 
-    That is, both are right on exactly the same images.
+    They are compared before their training, which has equal budgets.
     """
     if evidence.claim.measure == "extraction" or theirs not in evidence.rows:
         return 0
-    flags = (
-        {unit: (row.value, row.correct) for unit, row in evidence.rows[name].items()}
-        for name in (ours, theirs)
+    rivals = evidence.rows[theirs]
+    return sum(
+        unit in rivals and _are_same_models(row, rivals[unit])
+        for unit, row in evidence.rows[ours].items()
     )
-    return len(set.intersection(*(set(results.items()) for results in flags)))
+
+
+def _are_same_models(row: Row, rival: Row) -> bool:
+    """Return whether two rows are of one model and budget, by the digests before the training.
+
+    Rows of earlier versions have no digest; there both are right on exactly the same images.
+    """
+    if row.weights and rival.weights:
+        return (row.weights, row.epochs) == (rival.weights, rival.epochs)
+    return (row.value, row.correct) == (rival.value, rival.correct)
 
 
 def _apply_holm(findings: Sequence[Finding]) -> list[Finding]:

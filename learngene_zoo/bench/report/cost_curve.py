@@ -134,7 +134,8 @@ def list_cost_cells(cells: Sequence[Cell], tasks: Sequence[str] = ()) -> list[Ce
 
     They are the cells of its methods and scratch, without controls, and of the methods in
     `PER_SIZE`. If the grid has pretraining or distillation as methods, their settings are used; if
-    `tasks` names one task, they train on it.
+    `tasks` names one task, they train on it. Their models are pretrained, so they have the recipe
+    of a method.
 
     Raises:
         WrongCall: the grid has one size, from which costs per extraction and per descendant cannot
@@ -156,20 +157,28 @@ def list_cost_cells(cells: Sequence[Cell], tasks: Sequence[str] = ()) -> list[Ce
     extracted = [
         cell for cell in cells if cell.arm.control is None and cell.arm.method not in PER_SIZE
     ]
-    models = [cell.arm for cell in extracted if cell.arm.method != SCRATCH]
+    models = [cell for cell in extracted if cell.arm.method != SCRATCH]
     if not models:
         raise WrongCall("a cost curve needs a method with an extraction, e.g. --method lsamd")
+    recipes = {_name_unit_of_cell(cell): cell.recipe for cell in reversed(models)}
     settings = {cell.arm.method: cell.arm.settings for cell in cells if cell.arm.control is None}
-    model = replace(models[0], tasks=tuple(tasks) if len(tasks) == 1 else ())
+    model = replace(models[0].arm, tasks=tuple(tasks) if len(tasks) == 1 else ())
     curve = []
     for cell in extracted:
         curve.append(cell)
         # After the last arm of each task, size and seed come the rivals.
         if cell.arm == extracted[-1].arm:
+            recipe = recipes.get(_name_unit_of_cell(cell), cell.recipe)
             curve += [
-                replace(cell, arm=_make_rival(method, model, settings, cell)) for method in PER_SIZE
+                replace(cell, arm=_make_rival(method, model, settings, cell), recipe=recipe)
+                for method in PER_SIZE
             ]
     return curve
+
+
+def _name_unit_of_cell(cell: Cell) -> tuple[object, ...]:
+    """Return what arms share that are compared: task, size, seed and budget."""
+    return cell.task, cell.layers, cell.width, cell.seed, cell.recipe.epochs
 
 
 def _list_metrics(tasks: Iterable[str]) -> Iterator[tuple[bool, str]]:

@@ -169,7 +169,7 @@ def _select_newest_version(rows: Sequence[Row]) -> list[Row]:
 def _select_newest_rows(rows: Iterable[Row]) -> list[Row]:
     newest: dict[tuple[object, ...], Row] = {}
     for row in rows:
-        size = (row.layers, row.size, row.width if row.error is None else 0)
+        size = (row.layers, row.width, row.size)
         key = (row.arm, row.task, *size, row.epochs, row.seed, row.split)
         if key not in newest or row.finished >= newest[key].finished:
             newest[key] = row

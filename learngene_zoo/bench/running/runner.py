@@ -15,6 +15,7 @@ from pathlib import Path
 from learngene_zoo.atomic import check_folder, remove_drafts_in
 from learngene_zoo.bench.grid.cell import LEARNGENES, Cell, Extraction, Size
 from learngene_zoo.bench.results.rows import RESULTS, Results, Row, read_rows, select
+from learngene_zoo.bench.running.computation import COMPUTATION, check_same_computation
 from learngene_zoo.bench.running.executors import Executor, Failure, InProcess, Job, Outcome
 from learngene_zoo.bench.running.extraction import (
     ANCESTRIES,
@@ -112,8 +113,8 @@ def run_grid(
         begin: called once `out` is locked.
 
     Raises:
-        Refused: another process writes into `out`, its results come from another ancestry model, or
-            it holds other files.
+        Refused: another process writes into `out`, its results come from another ancestry model or
+            precision, or it holds other files.
         WrongCall: the process was started by torchrun, or is a worker that imports the program.
     """
     if getattr(multiprocessing.current_process(), "_inheriting", False):
@@ -136,6 +137,7 @@ def run_grid(
         if results.repaired:
             say(results.repaired)
         check_same_ancestries(cells, out, run)
+        check_same_computation(out, run, has_results=bool(results.finished), say=say)
         begin()
         by_key = {cell.key: cell for cell in cells}
         codes = {cell.arm.method: cell.code for cell in cells}
@@ -198,7 +200,7 @@ def _remove_results(out: Path) -> None:
     """
     for folder in _FOLDERS:
         remove_below(out / folder, lambda name: _is_name_of_bench(name) and not _is_lock(name))
-    for name in (ANCESTRIES, TOKEN):
+    for name in (ANCESTRIES, COMPUTATION, TOKEN):
         (out / name).unlink(missing_ok=True)
 
 
