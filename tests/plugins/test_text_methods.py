@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,19 @@ def test_copies_of_every_channel_keep_the_function(spec: TextSpec, method: str) 
     assert (actual - expected.repeat(1, 1, 2)).abs().max() < 1e-5
     deeper = expand(method, ancestry, mlp_ratio=2 * spec.mlp_ratio)
     assert (compute_stream(deeper.spec, deeper.state) - expected).abs().max() < 1e-5
+
+
+def test_operators_learn_on_texts(tmp_path: Path) -> None:
+    rows = [f"w{2 + text} w{1 + text % 5},{'ab'[text % 2]}" for text in range(30)]
+    (tmp_path / "mine.csv").write_text("\n".join(["text,label", *rows]))
+    ancestry, sizes = perturb(SPECS["gpt2"]), {"width": 48, "heads": 3}
+    learngene = replace(BlockChoiceExtractor()([ancestry], [], Run()), files=ancestry.files)
+    learngene = learngene.with_config(method="ligo", ancestries=(ancestry.record,))
+    options: dict[str, Any] = {"images": 16, "batch_size": 8, "epochs": 1}
+    learnt = lg.expand(learngene, task=f"csv:{tmp_path / 'mine.csv'}", **options, **sizes)
+    assert learnt.provenance["learnt"]
+    plain, name = lg.expand(learngene, **sizes), "transformer.h.0.mlp.c_fc.weight"
+    assert not torch.equal(learnt.state[name], plain.state[name])
 
 
 @each_family

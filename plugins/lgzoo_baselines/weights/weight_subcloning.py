@@ -180,7 +180,7 @@ class WeightSubcloningExpander(Expander):
         """
         from learngene_zoo.plugin import map_axes
 
-        config, larger = learngene.config, learngene.config.spec
+        larger = learngene.config.spec
         spec = target.whole_heads(larger).apply(larger)
         smaller = resize_like(larger, spec)
         check_smaller(smaller, larger)
@@ -190,7 +190,7 @@ class WeightSubcloningExpander(Expander):
         state = reorder_neurons(read_blocks(learngene, blocks, run), larger, learngene.state)
         state = map_axes(state, larger, {**indices, "layers": blocks})
         state = rescale_weights(state, larger, smaller) if self.rescale else state
-        return build_descendant(config, spec, state, run, {"blocks": list(blocks)})
+        return build_descendant(learngene, spec, state, run, {"blocks": list(blocks)})
 
 
 def check_smaller(smaller: Spec, larger: Spec) -> None:
