@@ -210,17 +210,21 @@ class ClosedFormExpander(Expander):
         return ("head_dim",) if can_narrow_heads(spec, is_nested=self.nested) else ()
 
     def family(self, config: LearngeneConfig) -> list[Member]:
-        """Return every depth up to the ancestry model's.
+        """Return every depth up to the ancestry model's, or up to `teacher_depth`.
 
         Where the stream can be narrowed, each with every number of heads of `head_dim` channels.
         """
         sizes = list_sizes(config.spec, is_nested=self.nested, head_dim=self.head_dim)
-        return [Member(spec=size) for size in sizes]
+        most = self.teacher_depth or config.spec.layers
+        return [Member(spec=size) for size in sizes if size.layers <= most]
 
     def check_target(self, config: LearngeneConfig, target: Target) -> None:
         """Raise `WrongCall` for a size that cannot be built."""
         spec = derive_spec(target, config.spec, is_nested=self.nested, head_dim=self.head_dim)
-        check_teacher_depth(self.teacher_depth, spec.layers, config.spec.layers, self.nested)
+        layers = spec.layers
+        if target.layers is None and self.teacher_depth is not None:
+            layers = min(layers, self.teacher_depth)  # a budget chooses among these
+        check_teacher_depth(self.teacher_depth, layers, config.spec.layers, self.nested)
 
     def work(self, config: LearngeneConfig, spec: Spec, images: Sequence[int]) -> list[Work]:
         """Estimate the solutions, from streams that the extraction keeps."""

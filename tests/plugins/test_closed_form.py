@@ -82,6 +82,15 @@ def test_as_many_blocks_as_layers_are_the_first_ones(learngene: lg.Learngene, la
     assert descendant.provenance["teacher_depth"] == layers
 
 
+def test_a_depth_leaves_sizes_for_a_budget(learngene: lg.Learngene) -> None:
+    members = ClosedFormExpander(teacher_depth=3).family(learngene.config)
+    assert {member.spec.layers for member in members} == {1, 2, 3}
+    chosen = lg.expand(learngene, teacher_depth=3, max_params=1_000_000)
+    assert (chosen.spec.layers, chosen.provenance["teacher_depth"]) == (3, 3)
+    with pytest.raises(WrongCall, match="a descendant of 4 layers can stand for 4 to 4 blocks"):
+        lg.expand(learngene, teacher_depth=3)
+
+
 def test_the_depth_follows_from_the_costs(learngene: lg.Learngene) -> None:
     # Block 1 can stand for block 2; no other run is cheap.
     costs = [[0.0, 0.5, 0.6, 0.7], [0.0, 0.05, 0.8], [0.0, 0.5], [0.0]]
