@@ -150,13 +150,14 @@ def measure_statistics(
         keep_streams: whether the recorded streams stay in the run's folder.
         run: the part of the run.
     """
-    from learngene_zoo.plugin import remove_head
+    from learngene_zoo.plugin import is_first, remove_head
     from lgzoo_closed_form.modules.solve import measure_costs
     from lgzoo_closed_form.modules.streams import STREAMS, complete_recording, prepare_folder
     from lgzoo_closed_form.modules.width import compute_directions
 
     spec, input_format = ancestry.spec, ancestry.input_format
-    folder = prepare_folder(run.folder / STREAMS, keep_streams) if run.folder else None
+    written = run.folder / STREAMS if run.folder and is_first() else None
+    folder = prepare_folder(written, keep_streams) if written else None
     state = remove_head(ancestry.state, spec)
     with open_teacher(state, spec, settings, task, input_format, run, folder) as teacher:
         costs = measure_costs(teacher, settings.find_penalty(spec))

@@ -9,10 +9,11 @@ import pytest
 import torch
 from closed_form_toy import EVA, EVAS, FIXED_WIDTH, SPEC, extract_toy
 from PIL import Image
+from processes_toy import imitate_processes
 
 import learngene_zoo as lg
 from learngene_zoo.errors import BadFile, MethodFailed, WrongCall
-from learngene_zoo.families.family import get_table
+from learngene_zoo.families.family import get_table, load_family
 from learngene_zoo.families.tensors import take_blocks
 from learngene_zoo.method.sizes import Target
 from learngene_zoo.runs.run import Run
@@ -25,7 +26,7 @@ from lgzoo_closed_form.closed_form import (
     ClosedFormExpander,
     ClosedFormExtractor,
 )
-from lgzoo_closed_form.modules.streams import prepare_folder, record_streams
+from lgzoo_closed_form.modules.streams import Pictures, prepare_folder, record_streams
 
 
 def test_contract() -> None:
@@ -263,6 +264,24 @@ def test_other_blocks_are_solved(changes: dict[str, object]) -> None:
     small = lg.expand(learngene, layers=2, width=spec.head_width)
     assert small.spec.width == spec.head_width
     assert small.model()(torch.zeros(1, 3, 16, 16)).isfinite().all()
+
+
+@pytest.mark.parametrize("size", [16, 0], ids=["images", "texts"])
+def test_processes_read_the_images_together(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not size:
+        pytest.importorskip("transformers")
+    task, settings = make_tiny_task(image_size=size), Calibration(images=41, tokens=4)
+    ancestry = make_tiny_ancestry(spec=load_family("vit" if size else "gpt2").examples[0])
+
+    def sample() -> Pictures:
+        form = ancestry.input_format
+        return sample_pictures(ancestry.spec, settings, task, form, Run(seed=1))
+
+    alone = sample()
+    assert len(alone.images) == 41
+    together = imitate_processes(sample, "learngene_zoo.runs.run.gather_values", monkeypatch)
+    for name in ("images", "tokens", "weights"):
+        assert torch.equal(getattr(together, name), getattr(alone, name)), name
 
 
 def test_kept_streams_serve_every_expansion(
