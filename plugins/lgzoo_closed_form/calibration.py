@@ -336,6 +336,24 @@ def find_recording(learngene: Learngene, directions_DD: torch.Tensor) -> Recordi
     return load_recording(folder, directions_DD, spec)
 
 
+def read_first_blocks(learngene: Learngene, depth: int, run: Run) -> tuple[Spec, StateDict]:
+    """Return shape and tensors, float32, of the first blocks of a learngene's ancestry model.
+
+    Args:
+        learngene: a learngene of closed_form, with or without the ancestry model's weights.
+        depth: the number of blocks.
+        run: may name another place of the ancestry model.
+    """
+    from learngene_zoo.plugin import copy_weights, take_blocks
+
+    config = learngene.config
+    weights = copy_weights(config, learngene.state, run)
+    # Weights of learngenes on the shelf are in half precision.
+    whole = {name: weights[name].float() for name in weights}
+    state = take_blocks(whole, config.spec.with_(classes=0), range(depth))
+    return config.spec.with_(layers=depth, classes=0), state
+
+
 @contextmanager
 def open_first_blocks(
     learngene: Learngene,
@@ -355,15 +373,11 @@ def open_first_blocks(
         kept: streams of all blocks, see `find_recording`. None records those of the first blocks.
         run: seed, threads and progress.
     """
-    from learngene_zoo.plugin import build_model, copy_weights, open_device, take_blocks
+    from learngene_zoo.plugin import build_model, open_device
     from lgzoo_closed_form.modules.streams import StreamTeacher
 
     config = learngene.config
-    spec = config.spec.with_(layers=depth, classes=0)
-    weights = copy_weights(config, learngene.state, run)
-    # Weights of learngenes on the shelf are in half precision.
-    whole = {name: weights[name].float() for name in weights}
-    state = take_blocks(whole, config.spec.with_(classes=0), range(depth))
+    spec, state = read_first_blocks(learngene, depth, run)
     if kept is None:
         form = derive_input_format(config, learngene.files)
         with open_teacher(state, spec, settings, task, form, run) as teacher:

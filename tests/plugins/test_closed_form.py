@@ -7,13 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from closed_form_toy import EVA, EVAS, FIXED_WIDTH, SPEC, extract_toy
+from closed_form_toy import EVA, EVAS, FIXED_WIDTH, SPEC, check_copies, extract_toy
 from PIL import Image
 from processes_toy import imitate_processes
 
 import learngene_zoo as lg
 from learngene_zoo.errors import BadFile, MethodFailed, WrongCall
 from learngene_zoo.families.family import get_table, load_family
+from learngene_zoo.families.spec import Spec
 from learngene_zoo.families.tensors import take_blocks
 from learngene_zoo.method.sizes import Target
 from learngene_zoo.runs.run import Run
@@ -81,6 +82,14 @@ def test_as_many_blocks_as_layers_are_the_first_ones(learngene: lg.Learngene, la
     )
     assert all(torch.equal(descendant.state[name], first[name]) for name in first)
     assert descendant.provenance["teacher_depth"] == layers
+
+
+@pytest.mark.parametrize("spec", [SPEC, SPEC.with_(layer_scale=0.1), EVA], ids=str)
+def test_no_images_are_read_where_nothing_is_solved(spec: Spec) -> None:
+    learngene = extract_toy(make_tiny_ancestry(spec=spec))
+    check_copies(learngene, spec.layers)
+    check_copies(learngene, 3, teacher_depth=3)
+    check_copies(learngene, 2, teacher_depth=spec.layers, solve=False)
 
 
 def test_a_depth_leaves_sizes_for_a_budget(learngene: lg.Learngene) -> None:
