@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 from learngene_zoo.plugin import (
     BadFile,
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     )
     from lgzoo_closed_form.modules.streams import OpenFile, Pictures, Recording, StreamTeacher
 
+T = TypeVar("T", "torch.Tensor", "Tokens")
 PART = "statistics"  # of an extraction's run
 # The learngene's tensor (D, D): principal directions of the streams, by falling variance.
 DIRECTIONS = "directions"
@@ -152,7 +153,7 @@ def sample_pictures(
     Labels only balance the sample over the classes.
 
     Of each text as many randomly drawn tokens are recorded, all with the weight 1; of a shorter
-    text all.
+    text all. Processes share the reading; each returns all images.
 
     Args:
         spec: the shape of the model that sees them. Its prefix tokens are recorded of each image.
@@ -178,7 +179,7 @@ def sample_pictures(
         task, "train", input_format, run, images=settings.images, batch_size=AT_ONCE
     )
     steps = show_progress(range(loader.steps), f"reading images of {task.name}", run.progress)
-    inputs = [batch.inputs for _, batch in zip(steps, loader.epoch(0))]
+    inputs = gather_samples([batch.inputs for _, batch in zip(steps, loader.epoch(0))])
     if isinstance(spec, TextSpec):
         return _draw_words(inputs, settings, task, spec, run)
     images = torch.cat(inputs)
@@ -193,6 +194,23 @@ def sample_pictures(
     if prefix:
         weights_BK[:, 0] = settings.class_weight
     return Pictures(images, tokens_BK, weights_BK.flatten(), run.progress)
+
+
+def gather_samples(batches: Sequence[T]) -> list[T]:
+    """Return the samples of all processes as batches of one, in the order of a single process.
+
+    Args:
+        batches: this process's share of each batch: every n-th sample of it, for n processes.
+    """
+    from learngene_zoo.plugin import gather_values
+
+    return [
+        share[row : row + 1]
+        for shares in zip(*gather_values(batches))
+        for row in range(max(map(len, shares)))
+        for share in shares
+        if row < len(share)
+    ]
 
 
 def note_few_tokens(tokens: int, task: Task, spec: Spec) -> None:
@@ -318,6 +336,24 @@ def find_recording(learngene: Learngene, directions_DD: torch.Tensor) -> Recordi
     return load_recording(folder, directions_DD, spec)
 
 
+def read_first_blocks(learngene: Learngene, depth: int, run: Run) -> tuple[Spec, StateDict]:
+    """Return shape and tensors, float32, of the first blocks of a learngene's ancestry model.
+
+    Args:
+        learngene: a learngene of closed_form, with or without the ancestry model's weights.
+        depth: the number of blocks.
+        run: may name another place of the ancestry model.
+    """
+    from learngene_zoo.plugin import copy_weights, take_blocks
+
+    config = learngene.config
+    weights = copy_weights(config, learngene.state, run)
+    # Weights of learngenes on the shelf are in half precision.
+    whole = {name: weights[name].float() for name in weights}
+    state = take_blocks(whole, config.spec.with_(classes=0), range(depth))
+    return config.spec.with_(layers=depth, classes=0), state
+
+
 @contextmanager
 def open_first_blocks(
     learngene: Learngene,
@@ -337,15 +373,11 @@ def open_first_blocks(
         kept: streams of all blocks, see `find_recording`. None records those of the first blocks.
         run: seed, threads and progress.
     """
-    from learngene_zoo.plugin import build_model, copy_weights, open_device, take_blocks
+    from learngene_zoo.plugin import build_model, open_device
     from lgzoo_closed_form.modules.streams import StreamTeacher
 
     config = learngene.config
-    spec = config.spec.with_(layers=depth, classes=0)
-    weights = copy_weights(config, learngene.state, run)
-    # Weights of learngenes on the shelf are in half precision.
-    whole = {name: weights[name].float() for name in weights}
-    state = take_blocks(whole, config.spec.with_(classes=0), range(depth))
+    spec, state = read_first_blocks(learngene, depth, run)
     if kept is None:
         form = derive_input_format(config, learngene.files)
         with open_teacher(state, spec, settings, task, form, run) as teacher:

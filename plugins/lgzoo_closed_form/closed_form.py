@@ -55,8 +55,10 @@ from lgzoo_closed_form.calibration import (
     open_first_blocks,
     open_teacher,
     read_directions,
+    read_first_blocks,
 )
 from lgzoo_closed_form.descendant_size import (
+    Cut,
     check_solvable,
     check_teacher_depth,
     derive_spec,
@@ -150,13 +152,14 @@ def measure_statistics(
         keep_streams: whether the recorded streams stay in the run's folder.
         run: the part of the run.
     """
-    from learngene_zoo.plugin import remove_head
+    from learngene_zoo.plugin import is_first, remove_head
     from lgzoo_closed_form.modules.solve import measure_costs
     from lgzoo_closed_form.modules.streams import STREAMS, complete_recording, prepare_folder
     from lgzoo_closed_form.modules.width import compute_directions
 
     spec, input_format = ancestry.spec, ancestry.input_format
-    folder = prepare_folder(run.folder / STREAMS, keep_streams) if run.folder else None
+    written = run.folder / STREAMS if run.folder and is_first() else None
+    folder = prepare_folder(written, keep_streams) if written else None
     state = remove_head(ancestry.state, spec)
     with open_teacher(state, spec, settings, task, input_format, run, folder) as teacher:
         costs = measure_costs(teacher, settings.find_penalty(spec))
@@ -210,17 +213,21 @@ class ClosedFormExpander(Expander):
         return ("head_dim",) if can_narrow_heads(spec, is_nested=self.nested) else ()
 
     def family(self, config: LearngeneConfig) -> list[Member]:
-        """Return every depth up to the ancestry model's.
+        """Return every depth up to the ancestry model's, or up to `teacher_depth`.
 
         Where the stream can be narrowed, each with every number of heads of `head_dim` channels.
         """
         sizes = list_sizes(config.spec, is_nested=self.nested, head_dim=self.head_dim)
-        return [Member(spec=size) for size in sizes]
+        most = self.teacher_depth or config.spec.layers
+        return [Member(spec=size) for size in sizes if size.layers <= most]
 
     def check_target(self, config: LearngeneConfig, target: Target) -> None:
         """Raise `WrongCall` for a size that cannot be built."""
         spec = derive_spec(target, config.spec, is_nested=self.nested, head_dim=self.head_dim)
-        check_teacher_depth(self.teacher_depth, spec.layers, config.spec.layers, self.nested)
+        layers = spec.layers
+        if target.layers is None and self.teacher_depth is not None:
+            layers = min(layers, self.teacher_depth)  # a budget chooses among these
+        check_teacher_depth(self.teacher_depth, layers, config.spec.layers, self.nested)
 
     def work(self, config: LearngeneConfig, spec: Spec, images: Sequence[int]) -> list[Work]:
         """Estimate the solutions, from streams that the extraction keeps."""
@@ -228,18 +235,48 @@ class ClosedFormExpander(Expander):
         return [estimate_solutions(config.spec, spec, calibration, images[0])] * self.solve
 
     def __call__(self, learngene: Learngene, target: Target, run: Run) -> Descendant:
-        """Build a descendant, steps 4 to 6.
+        """Build a descendant, steps 4 to 6; no images are read where blocks are only copied.
 
         Raises `WrongCall` for a size beyond the ancestry model's.
         """
         from learngene_zoo.plugin import assemble, get_shapes, resize_positions, select_tensors
-        from lgzoo_closed_form.modules.solve import solve_descendant
+        from lgzoo_closed_form.modules.solve import copy_whole_blocks
 
         config = learngene.config
         details = parse_details(config, ClosedFormDetails)
         spec = derive_spec(target, config.spec, is_nested=self.nested, head_dim=self.head_dim)
         depth = config.spec.layers if self.nested else self.teacher_depth
         cut = select_cut(details.costs, details.runs, config.spec.layers, spec.layers, depth)
+        provenance: dict[str, Json] = {"runs": list(cut.runs), "teacher_depth": cut.depth}
+        is_unchanged = spec.width == config.spec.width and not self.nested
+        if is_unchanged and (not self.solve or cut.depth == spec.layers):
+            first, state = read_first_blocks(learngene, cut.depth, run)
+            parts = copy_whole_blocks(state, first, cut.runs)
+        else:
+            parts, seen = self._solve_blocks(learngene, target, spec, cut, run)
+            provenance |= seen
+        body = config.spec.with_(layers=spec.layers, width=spec.width, heads=spec.heads, classes=0)
+        parts = resize_positions(parts, body, spec)
+        parts = select_tensors(
+            parts, get_shapes(spec).__contains__
+        )  # no pooling, if the head is for pixels
+        return assemble(spec, parts, seed=run.seed, provenance=provenance)
+
+    def _solve_blocks(
+        self, learngene: Learngene, target: Target, spec: Spec, cut: Cut, run: Run
+    ) -> tuple[StateDict, dict[str, Json]]:
+        """Return the tensors of steps 5 and 6, and which images they are of.
+
+        Args:
+            learngene: a learngene of closed_form.
+            target: the sizes to build, with the task.
+            spec: the shape of the descendant.
+            cut: the runs that its blocks stand for.
+            run: seed, threads and progress.
+        """
+        from lgzoo_closed_form.modules.solve import solve_descendant
+
+        details = parse_details(learngene.config, ClosedFormDetails)
         task = open_calibration_task(self.calibration, details.task, target, run)
         columns_DD = read_directions(learngene)
         kept = find_recording(learngene, columns_DD) if task.name == details.task else None
@@ -250,13 +287,7 @@ class ClosedFormExpander(Expander):
             P_dD = self._build_projection(teacher, columns_DD, spec)
             rho = details.calibration.find_penalty(spec)
             parts = solve_descendant(teacher, body, cut.runs, P_dD, rho=rho, solve=self.solve)
-        parts = resize_positions(parts, body, spec)
-        parts = select_tensors(
-            parts, get_shapes(spec).__contains__
-        )  # no pooling, if the head is for pixels
-        provenance: dict[str, Json] = {"runs": list(cut.runs), "teacher_depth": cut.depth}
-        provenance |= {"calibration": task.name, **({"streams": "kept"} if kept else {})}
-        return assemble(spec, parts, seed=run.seed, provenance=provenance)
+        return parts, {"calibration": task.name, **({"streams": "kept"} if kept else {})}
 
     def _build_projection(
         self, teacher: StreamTeacher, columns_DD: torch.Tensor, spec: Spec

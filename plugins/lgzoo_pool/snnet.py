@@ -23,7 +23,7 @@ norm, as its published FLOPs show; here they have it, unless the expander's `leg
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from learngene_zoo.plugin import (
         Ancestry,
         Descendant,
+        InputFormat,
         Json,
         Member,
         Run,
@@ -203,15 +204,27 @@ class SnnetExtractor(Extractor):
 
 def check_formats(ancestries: Sequence[Ancestry]) -> None:
     """Raise `WrongCall` for anchors that need images in different formats."""
-    formats = [ancestry.input_format for ancestry in ancestries]
+    formats = [describe_format(ancestry.input_format) for ancestry in ancestries]
     for number, (before, after) in enumerate(pairwise(formats), start=2):
-        if (before.mean, before.std) != (after.mean, after.std):
+        different = [
+            f"{name} {before[name]} and {after[name]}"
+            for name in before
+            if before[name] != after[name]
+        ]
+        if different:
             raise WrongCall(
-                f"ancestries {number - 1} and {number} need images normalised differently: "
-                f"mean {list(before.mean)} and {list(after.mean)}, "
-                f"standard deviation {list(before.std)} and {list(after.std)}; "
-                "use models trained alike"
+                f"ancestries {number - 1} and {number} need images in different formats: "
+                f"{', '.join(different)}; use models trained alike"
             )
+
+
+def describe_format(images: InputFormat) -> dict[str, object]:
+    """Return by name how images are normalised, resized and cropped, whatever their size."""
+    return {
+        "mean": list(images.mean),
+        "standard deviation": list(images.std),
+        **asdict(images.view),
+    }
 
 
 def attach_heads(
@@ -227,6 +240,7 @@ def attach_heads(
             seed=seed,
             mean=ancestry.record.mean,
             std=ancestry.record.std,
+            view=ancestry.record.view,
         )
         for ancestry in ancestries
     ]

@@ -7,12 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from closed_form_toy import EVA, EVAS, FIXED_WIDTH, SPEC, extract_toy
+from closed_form_toy import EVA, EVAS, FIXED_WIDTH, SPEC, check_copies, extract_toy
 from PIL import Image
+from processes_toy import imitate_processes
 
 import learngene_zoo as lg
 from learngene_zoo.errors import BadFile, MethodFailed, WrongCall
-from learngene_zoo.families.family import get_table
+from learngene_zoo.families.family import get_table, load_family
+from learngene_zoo.families.spec import Spec
 from learngene_zoo.families.tensors import take_blocks
 from learngene_zoo.method.sizes import Target
 from learngene_zoo.runs.run import Run
@@ -25,7 +27,7 @@ from lgzoo_closed_form.closed_form import (
     ClosedFormExpander,
     ClosedFormExtractor,
 )
-from lgzoo_closed_form.modules.streams import prepare_folder, record_streams
+from lgzoo_closed_form.modules.streams import Pictures, prepare_folder, record_streams
 
 
 def test_contract() -> None:
@@ -80,6 +82,23 @@ def test_as_many_blocks_as_layers_are_the_first_ones(learngene: lg.Learngene, la
     )
     assert all(torch.equal(descendant.state[name], first[name]) for name in first)
     assert descendant.provenance["teacher_depth"] == layers
+
+
+@pytest.mark.parametrize("spec", [SPEC, SPEC.with_(layer_scale=0.1), EVA], ids=str)
+def test_no_images_are_read_where_nothing_is_solved(spec: Spec) -> None:
+    learngene = extract_toy(make_tiny_ancestry(spec=spec))
+    check_copies(learngene, spec.layers)
+    check_copies(learngene, 3, teacher_depth=3)
+    check_copies(learngene, 2, teacher_depth=spec.layers, solve=False)
+
+
+def test_a_depth_leaves_sizes_for_a_budget(learngene: lg.Learngene) -> None:
+    members = ClosedFormExpander(teacher_depth=3).family(learngene.config)
+    assert {member.spec.layers for member in members} == {1, 2, 3}
+    chosen = lg.expand(learngene, teacher_depth=3, max_params=1_000_000)
+    assert (chosen.spec.layers, chosen.provenance["teacher_depth"]) == (3, 3)
+    with pytest.raises(WrongCall, match="a descendant of 4 layers can stand for 4 to 4 blocks"):
+        lg.expand(learngene, teacher_depth=3)
 
 
 def test_the_depth_follows_from_the_costs(learngene: lg.Learngene) -> None:
@@ -254,6 +273,24 @@ def test_other_blocks_are_solved(changes: dict[str, object]) -> None:
     small = lg.expand(learngene, layers=2, width=spec.head_width)
     assert small.spec.width == spec.head_width
     assert small.model()(torch.zeros(1, 3, 16, 16)).isfinite().all()
+
+
+@pytest.mark.parametrize("size", [16, 0], ids=["images", "texts"])
+def test_processes_read_the_images_together(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not size:
+        pytest.importorskip("transformers")
+    task, settings = make_tiny_task(image_size=size), Calibration(images=41, tokens=4)
+    ancestry = make_tiny_ancestry(spec=load_family("vit" if size else "gpt2").examples[0])
+
+    def sample() -> Pictures:
+        form = ancestry.input_format
+        return sample_pictures(ancestry.spec, settings, task, form, Run(seed=1))
+
+    alone = sample()
+    assert len(alone.images) == 41
+    together = imitate_processes(sample, "learngene_zoo.runs.run.gather_values", monkeypatch)
+    for name in ("images", "tokens", "weights"):
+        assert torch.equal(getattr(together, name), getattr(alone, name)), name
 
 
 def test_kept_streams_serve_every_expansion(

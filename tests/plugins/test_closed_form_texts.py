@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from closed_form_toy import check_copies
 
 import learngene_zoo as lg
 from learngene_zoo.errors import WrongCall
@@ -149,6 +150,9 @@ def test_all_blocks_at_full_width_are_the_ancestry_model(
     copy = lg.expand(learngene, layers=spec.layers)
     for name in copy.inherited:
         assert torch.equal(copy.state[name], ancestry.state[name]), name
+    check_copies(learngene, spec.layers)
+    check_copies(learngene, 2, teacher_depth=2)
+    check_copies(learngene, 2, teacher_depth=spec.layers, solve=False)
     if spec.family == "bert":
         with pytest.raises(WrongCall, match="norms after attention and MLP"):
             lg.expand(learngene, width=16)

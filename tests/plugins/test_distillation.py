@@ -14,6 +14,7 @@ from timm.models import save_for_hf
 from learngene_zoo.artifacts.descendant import assemble
 from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.errors import WrongCall
+from learngene_zoo.families.picture_format import USUAL_VIEW, View
 from learngene_zoo.method.installed import METHODS
 from learngene_zoo.pretrained.ancestry import Ancestry
 from learngene_zoo.runs.run import Run
@@ -30,16 +31,20 @@ def extract(
     return extractor([ancestry or make_tiny_ancestry()], [make_tiny_task()], Run())
 
 
-def ancestry_of_task() -> Ancestry:
+def ancestry_of_task(view: View = USUAL_VIEW) -> Ancestry:
     """Return an ancestry model whose head is the tiny task's."""
-    return replace(make_tiny_ancestry(classes=3), class_names=make_tiny_task().class_names)
+    plain = make_tiny_ancestry(classes=3)
+    record = replace(plain.record, view=view)
+    return replace(plain, record=record, class_names=make_tiny_task().class_names)
 
 
 def test_without_the_teachers_share_it_is_pretraining() -> None:
-    ours, theirs = extract(ancestry_of_task(), share=0.0), extract(method="pretrain_finetune")
-    assert set(ours.state) == set(theirs.state)
-    for name in theirs.state:
-        assert torch.equal(ours.state[name], theirs.state[name]), name
+    for view in (USUAL_VIEW, View(crop_pct=0.5)):
+        ancestry = ancestry_of_task(view)
+        ours, theirs = extract(ancestry, share=0.0), extract(ancestry, "pretrain_finetune")
+        assert set(ours.state) == set(theirs.state)
+        for name in theirs.state:
+            assert torch.equal(ours.state[name], theirs.state[name]), name
 
 
 def test_a_teacher_with_the_tasks_head_is_not_trained_and_changes_the_student() -> None:

@@ -11,6 +11,7 @@ import torch
 
 import learngene_zoo as lg
 from learngene_zoo.errors import BadFile, WrongCall
+from learngene_zoo.families.picture_format import USUAL_VIEW, View
 from learngene_zoo.families.tensors import build_model, initialise
 from learngene_zoo.method.installed import METHODS
 from learngene_zoo.method.sizes import Target
@@ -144,6 +145,23 @@ def test_scalers_learn_on_a_task_and_factors_stay(
     assert not torch.equal(before, after)
     with pytest.raises(WrongCall, match="name it with --task"):
         with_settings(method.expander, learning)(learngene, Target(layers=2), Run())
+
+
+@pytest.mark.parametrize("name", ["wave", "fine", "sweet"])
+def test_scalers_learn_on_images_as_the_ancestry_model_sees_them(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "learngene_zoo.plugin.open_task", lambda *_, **__: make_tiny_task(), raising=False
+    )
+    expander = with_settings(METHODS.load(name).expander, {"epochs": 1, "images": 16})
+    target, weights = Target(layers=2, classes=3, task="tiny"), []
+    for view in (USUAL_VIEW, View(crop_pct=0.5)):
+        record = replace(make_tiny_ancestry().record, view=view)
+        model = expander(extract(name).with_config(ancestries=(record,)), target, Run())
+        assert model.view == view
+        weights.append(model.state["head.weight"])
+    assert not torch.equal(*weights)
 
 
 @pytest.mark.parametrize("name", ["wave", "fine", "sweet"])

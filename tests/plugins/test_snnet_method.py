@@ -18,6 +18,7 @@ from learngene_zoo.artifacts.descendant import Descendant
 from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.artifacts.records import LearngeneConfig
 from learngene_zoo.errors import BadFile, WrongCall
+from learngene_zoo.families.picture_format import View
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.method.installed import METHODS
 from learngene_zoo.method.sizes import Budget, Target
@@ -29,7 +30,7 @@ from learngene_zoo.testing import make_tiny_task
 from learngene_zoo.training import fit
 from learngene_zoo.training.evaluate import evaluate
 from lgzoo_pool.details import StitchedDetails, read_details
-from lgzoo_pool.snnet import SnnetExpander
+from lgzoo_pool.snnet import SnnetExpander, attach_heads
 
 METHOD = METHODS.load("snnet")
 TASK = make_tiny_task(classes=4)
@@ -270,11 +271,31 @@ def test_nothing_is_written_for_ancestries_that_cannot_be_stitched(
             )
 
 
-def test_anchors_that_see_images_differently_are_refused() -> None:
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"mean": (0.4, 0.4, 0.4)}, r"formats: mean \[0.5, 0.5, 0.5\] and \[0.4, 0.4, 0.4\]; use"),
+        ({"view": View(crop_pct=0.9)}, "formats: crop_pct 1.0 and 0.9; use"),
+    ],
+    ids=["mean", "view"],
+)
+def test_anchors_that_see_images_differently_are_refused(
+    changes: dict[str, Any], says: str
+) -> None:
     first, second = anchors((2, 2))
-    other = replace(second, record=replace(second.record, mean=(0.4, 0.4, 0.4)))
-    with pytest.raises(WrongCall, match="need images normalised differently"):
+    other = replace(second, record=replace(second.record, **changes))
+    with pytest.raises(WrongCall, match=f"ancestries 1 and 2 need images in different {says}"):
         extract_snnet([first, other])
+
+
+def test_anchors_see_images_as_their_ancestry_models() -> None:
+    view = View(crop_pct=0.5, interpolation="bilinear")
+    ancestries = [
+        replace(ancestry, record=replace(ancestry.record, view=view))
+        for ancestry in anchors((2, 2))
+    ]
+    models, _ = attach_heads(ancestries, TASK, 0)
+    assert [model.input_format for model in models] == [a.input_format for a in ancestries]
 
 
 @pytest.mark.parametrize(

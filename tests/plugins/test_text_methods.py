@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from processes_toy import imitate_processes
 
 import learngene_zoo as lg
 from learngene_zoo.families.family import get_table, load_family
 from learngene_zoo.families.forward import compute_logits, compute_pooled, compute_tokens
 from learngene_zoo.families.tensors import build_model
+from learngene_zoo.families.text_format import Tokens
 from learngene_zoo.families.text_spec import TextSpec
 from learngene_zoo.pretrained.ancestry import Ancestry
 from learngene_zoo.runs.run import Run
-from learngene_zoo.testing import make_tiny_ancestry
+from learngene_zoo.testing import make_tiny_ancestry, make_tiny_task
 from lgzoo_baselines.blocks.block_choice import BlockChoiceExtractor
-from lgzoo_baselines.modules.weight_subcloning import record_magnitudes
-from lgzoo_baselines.weights.weight_subcloning import IMPORTANCE, reorder_neurons, rescale_weights
+from lgzoo_baselines.modules.weight_subcloning import sum_magnitudes
+from lgzoo_baselines.weights.weight_subcloning import (
+    IMPORTANCE,
+    NeuronRanking,
+    rank_neurons,
+    reorder_neurons,
+    rescale_weights,
+)
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "core"))
 from text_models_toy import draw_words
@@ -27,6 +36,7 @@ from text_models_toy import draw_words
 pytest.importorskip("transformers")
 
 SPECS = {name: load_family(name).examples[0] for name in ("gpt2", "bert")}
+TASK = make_tiny_task("texts", image_size=0)
 each_family = pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
 
 
@@ -63,6 +73,19 @@ def test_copies_of_every_channel_keep_the_function(spec: TextSpec, method: str) 
     assert (compute_stream(deeper.spec, deeper.state) - expected).abs().max() < 1e-5
 
 
+def test_operators_learn_on_texts(tmp_path: Path) -> None:
+    rows = [f"w{2 + text} w{1 + text % 5},{'ab'[text % 2]}" for text in range(30)]
+    (tmp_path / "mine.csv").write_text("\n".join(["text,label", *rows]))
+    ancestry, sizes = perturb(SPECS["gpt2"]), {"width": 48, "heads": 3}
+    learngene = replace(BlockChoiceExtractor()([ancestry], [], Run()), files=ancestry.files)
+    learngene = learngene.with_config(method="ligo", ancestries=(ancestry.record,))
+    options: dict[str, Any] = {"images": 16, "batch_size": 8, "epochs": 1}
+    learnt = lg.expand(learngene, task=f"csv:{tmp_path / 'mine.csv'}", **options, **sizes)
+    assert learnt.provenance["learnt"]
+    plain, name = lg.expand(learngene, **sizes), "transformer.h.0.mlp.c_fc.weight"
+    assert not torch.equal(learnt.state[name], plain.state[name])
+
+
 @each_family
 def test_all_first_blocks_are_the_ancestry_model(spec: TextSpec) -> None:
     ancestry, words = perturb(spec), draw_words(spec)
@@ -77,17 +100,46 @@ def test_all_first_blocks_are_the_ancestry_model(spec: TextSpec) -> None:
 def test_reordered_neurons_compute_the_same(spec: TextSpec) -> None:
     ancestry, words = perturb(spec), draw_words(spec)
     model = ancestry.model()
-    with record_magnitudes(model, spec) as (stream_D, heads_LA, hidden_LM), torch.no_grad():
+    sums = sum_magnitudes(model, spec, [words])
+    with torch.no_grad():
         expected = compute_logits(model, words)
-    assert len(stream_D.unique()) == spec.width
+    assert len(sums.stream.unique()) == spec.width
     importances = {
-        f"{IMPORTANCE}width": stream_D,
-        f"{IMPORTANCE}heads": torch.stack(heads_LA).unflatten(1, (spec.heads, -1)).sum(dim=2),
-        f"{IMPORTANCE}hidden": torch.stack(hidden_LM),
+        f"{IMPORTANCE}width": sums.stream,
+        f"{IMPORTANCE}heads": sums.heads.unflatten(1, (spec.heads, -1)).sum(dim=2),
+        f"{IMPORTANCE}hidden": sums.hidden,
     }
     state = reorder_neurons(ancestry.state, spec, importances)
     with torch.no_grad():
         assert (compute_logits(build_model(spec, state), words) - expected).abs().max() < 1e-5
+
+
+@each_family
+def test_importances_do_not_depend_on_the_texts_of_a_batch(spec: TextSpec) -> None:
+    model, ids = perturb(spec).model(), draw_words(spec)
+    mask = (ids != spec.pad_token).long()
+    alone = [
+        Tokens(ids[text : text + 1, :length], mask[text : text + 1, :length])
+        for text, length in enumerate(mask.sum(dim=1).tolist())
+    ]
+    assert len({len(text.ids[0]) for text in alone}) == len(ids)
+    for one, other in zip(
+        sum_magnitudes(model, spec, [Tokens(ids, mask)]), sum_magnitudes(model, spec, alone)
+    ):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+@each_family
+def test_processes_rank_neurons_together(spec: TextSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    ancestry, settings = perturb(spec), NeuronRanking(images=24)
+    expected, _ = rank_neurons(settings, ancestry, TASK, Run(seed=1))
+    together = imitate_processes(
+        lambda: rank_neurons(settings, ancestry, TASK, Run(seed=1))[0],
+        "lgzoo_baselines.modules.weight_subcloning.gather_values",
+        monkeypatch,
+    )
+    for name, values in expected.items():
+        torch.testing.assert_close(together[name], values)
 
 
 def test_the_inputs_of_a_matrix_of_gpt2_are_its_rows() -> None:

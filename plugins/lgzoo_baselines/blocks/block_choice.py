@@ -227,7 +227,7 @@ def build_from_blocks(
 
     config = learngene.config
     parts = take_blocks(read_blocks(learngene, sources, run), config.spec, sources)
-    return build_descendant(config, spec, parts, run, {"blocks": list(sources)})
+    return build_descendant(learngene, spec, parts, run, {"blocks": list(sources)})
 
 
 def read_blocks(learngene: Learngene, blocks: Iterable[int], run: Run) -> StateDict:
@@ -247,7 +247,7 @@ def read_blocks(learngene: Learngene, blocks: Iterable[int], run: Run) -> StateD
 
 
 def build_descendant(
-    config: LearngeneConfig,
+    learngene: Learngene,
     spec: Spec,
     parts: StateDict,
     run: Run,
@@ -256,8 +256,10 @@ def build_descendant(
 ) -> Descendant:
     """Build a descendant from inherited tensors; all other tensors are initialised.
 
+    It takes images and texts as the ancestry model does, so it can be trained.
+
     Args:
-        config: of the learngene.
+        learngene: gives the ancestry model's shape, its input format and its tokenizer.
         spec: the shape of the descendant.
         parts: inherited tensors by name; positions are resized to the patches of `spec`, and
             tensors that `spec` does not have are left out, such as pooling if the head is for
@@ -268,11 +270,20 @@ def build_descendant(
     """
     from learngene_zoo.plugin import assemble, get_shapes, resize_positions, select_tensors
 
+    config = learngene.config
     parts = resize_positions(parts, config.spec, spec)
     parts = select_tensors(parts, get_shapes(spec).__contains__)
     mean, std = config.normalisation
     return assemble(
-        spec, parts, seed=run.seed, scheme=scheme, mean=mean, std=std, provenance=provenance
+        spec,
+        parts,
+        seed=run.seed,
+        scheme=scheme,
+        mean=mean,
+        std=std,
+        view=config.view,
+        provenance=provenance,
+        files=learngene.files,
     )
 
 

@@ -150,7 +150,7 @@ class VanillaLgExpander(Expander):
         }
         layers: list[Json] = [None] * offset + list(blocks)
         layers += [None] * (spec.layers - len(layers))
-        return build_descendant(config, spec, parts, run, {"blocks": layers}, self.init)
+        return build_descendant(learngene, spec, parts, run, {"blocks": layers}, self.init)
 
 
 def shift_blocks(state: StateDict, spec: Spec, offset: int) -> StateDict:

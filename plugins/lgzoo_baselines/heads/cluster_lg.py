@@ -216,7 +216,7 @@ class ClusterLgExpander(Expander):
         state = load_tensors(learngene, list_shapes(shallow, clusters, mlps))
         parts = share_centroids(state, shallow, clusters, mlps, heads, projection)
         centroids = [[cluster[0] for cluster in block] for block in clusters]
-        return build_descendant(config, spec, parts, run, {"heads": centroids})
+        return build_descendant(learngene, spec, parts, run, {"heads": centroids})
 
 
 def resize_heads(spec: Spec, heads: int) -> Spec:

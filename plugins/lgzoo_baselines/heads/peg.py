@@ -162,7 +162,7 @@ class PegExpander(Expander):
         shallow = source.with_(layers=spec.layers)
         state = load_tensors(learngene, list_shapes(shallow, details.heads, details.mlps))
         parts = expand_tensors(state, source, head_shares, mlp_shares)
-        return build_descendant(config, spec, parts, run, {"mixing": mixing})
+        return build_descendant(learngene, spec, parts, run, {"mixing": mixing})
 
 
 PEG = Method(

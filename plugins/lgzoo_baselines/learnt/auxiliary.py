@@ -271,7 +271,7 @@ def build_from_rows(
     stored = derive_stored_spec(config, details)
     expected = select_shapes(get_shapes(stored), stored, head=details.has_head_for(target, spec))
     parts = mix_blocks(load_tensors(learngene, expected), stored, rows)
-    return build_descendant(config, spec, parts, run, provenance)
+    return build_descendant(learngene, spec, parts, run, provenance)
 
 
 def select_shapes(shapes: Shapes, spec: Spec, *, head: bool) -> dict[str, tuple[int, ...]]:

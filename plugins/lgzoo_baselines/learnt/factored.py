@@ -158,7 +158,7 @@ def expand_factors(
     deep = config.spec.with_(layers=spec.layers, classes=details.classes, dense=details.dense)
     narrow = deep.with_(width=spec.width, heads=spec.heads)
     parts = multiply_factors(outside, factors, layers, form, deep, narrow)
-    start = build_descendant(config, spec, parts, run, {"learnt": bool(learning.epochs)})
+    start = build_descendant(learngene, spec, parts, run, {"learnt": bool(learning.epochs)})
     if not learning.epochs:
         return start
     return train_descendant(start, form, factors, layers, target, learning, run)

@@ -219,7 +219,7 @@ class LetsExpander(Expander):
         layers = plan_layers(source.layers, auxiliary.layers, spec.layers)
         parts = grow_source(stored, layers, spec.width - source.width, spec.width)
         provenance = {"blocks": [list(pair) for pair in layers]}
-        return build_descendant(config, spec, parts, run, provenance)
+        return build_descendant(learngene, spec, parts, run, provenance)
 
 
 def check_size(spec: Spec, source: Spec, auxiliary: Spec) -> None:

@@ -156,7 +156,7 @@ class NestedExpander(Expander):
         blocks = details.grid.choose_blocks(full, spec.layers)
         sliced = slice_state(state, stored, spec, blocks)
         parts = {name: tensor.contiguous() for name, tensor in sliced.items()}
-        return build_descendant(config, spec, parts, run, {"blocks": blocks})
+        return build_descendant(learngene, spec, parts, run, {"blocks": blocks})
 
 
 def apply_target(target: Target, full: Spec) -> Spec:

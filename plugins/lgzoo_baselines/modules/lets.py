@@ -216,7 +216,8 @@ class WidenedWeight(nn.Module):
 def draw_growth(start: Descendant, auxiliary: Spec, seed: int) -> StateDict:
     """Return the source with random matrices, and the auxiliary model's positions.
 
-    Layers 2 i and 2 i + 1 of the auxiliary model start as their first and their second block.
+    Two layers share their scalars: layers 4 i and 4 i + 1 of the auxiliary model start as the first
+    of their two source blocks, layers 4 i + 2 and 4 i + 3 as the second.
 
     Args:
         start: the source.

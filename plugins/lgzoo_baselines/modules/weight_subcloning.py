@@ -2,52 +2,73 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Iterable
+from contextlib import ExitStack
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
-from learngene_zoo.plugin import Spec, get_blocks, get_table
+from learngene_zoo.plugin import (
+    Spec,
+    Tokens,
+    compute_logits,
+    gather_values,
+    get_blocks,
+    get_table,
+)
 
 
-@contextmanager
-def record_magnitudes(
-    model: Any,
-    spec: Spec,
-) -> Iterator[tuple[torch.Tensor, list[torch.Tensor], list[torch.Tensor]]]:
-    """Sum absolute values over images and tokens while the context is open.
+class Magnitudes(NamedTuple):
+    """Sums of absolute values over images and tokens, float64."""
 
-    Yields the sums of the stream (D,), over the inputs of all blocks and the output of the last;
-    and for every block those of the outputs of its heads (A,) and of its hidden neurons (M,), as
-    the layers after them read them.
+    stream: torch.Tensor  # (D,) over the inputs of all blocks and the output of the last
+    heads: torch.Tensor  # (L, A) of the outputs of the heads, as the next layer reads them
+    hidden: torch.Tensor  # (L, M) of the hidden neurons, as the next layer reads them
+
+
+@torch.no_grad()
+def sum_magnitudes(model: Any, spec: Spec, batches: Iterable[Any]) -> Magnitudes:
+    """Return the sums over all batches, without the padding of texts.
+
+    Processes share the batches; each returns the sums of all.
 
     Args:
         model: the model.
         spec: its shape.
+        batches: its inputs.
     """
     attention, mlp = get_table(spec).branches(spec)
     blocks: Any = get_blocks(model)
-    stream = torch.zeros(spec.width, dtype=torch.float64)
-    heads, hidden = (
-        [torch.zeros(size, dtype=torch.float64) for _ in blocks]
+    stream_D = torch.zeros(spec.width, dtype=torch.float64)
+    heads_LA, hidden_LM = (
+        torch.zeros(len(blocks), size, dtype=torch.float64)
         for size in (spec.heads_width, spec.hidden)
     )
+    mask_BN: torch.Tensor | None = None
 
     def add_to(total: torch.Tensor) -> Any:
         def hook(_: Any, arguments: Any, *output: Any) -> None:
-            total.add_((output or arguments)[0].double().abs().flatten(0, -2).sum(dim=0))
+            values = (output or arguments)[0].double().abs()
+            if mask_BN is not None:
+                values = values * mask_BN[:, :, None]
+            total.add_(values.flatten(0, -2).sum(dim=0))
 
         return hook
 
-    handles = [blocks[-1].register_forward_hook(add_to(stream))]
-    for block, of_heads, of_hidden in zip(blocks, heads, hidden):
-        handles.append(block.register_forward_pre_hook(add_to(stream)))
-        for branch, total in ((attention, of_heads), (mlp, of_hidden)):
-            writer = block.get_submodule(branch.writer)
-            handles.append(writer.register_forward_pre_hook(add_to(total)))
-    try:
-        yield stream, heads, hidden
-    finally:
-        for handle in handles:
-            handle.remove()
+    with ExitStack() as stack:
+        stack.callback(blocks[-1].register_forward_hook(add_to(stream_D)).remove)
+        for block, heads_A, hidden_M in zip(blocks, heads_LA, hidden_LM):
+            stack.callback(block.register_forward_pre_hook(add_to(stream_D)).remove)
+            for branch, total in ((attention, heads_A), (mlp, hidden_M)):
+                writer = block.get_submodule(branch.writer)
+                stack.callback(writer.register_forward_pre_hook(add_to(total)).remove)
+        for inputs in batches:
+            if len(inputs):
+                mask_BN = inputs.mask if isinstance(inputs, Tokens) else None
+                compute_logits(model, inputs)
+    return Magnitudes(*(_sum_over_processes(total) for total in (stream_D, heads_LA, hidden_LM)))
+
+
+def _sum_over_processes(total: torch.Tensor) -> torch.Tensor:
+    return torch.from_numpy(np.sum(gather_values(total.numpy()), axis=0))

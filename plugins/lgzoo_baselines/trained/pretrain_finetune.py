@@ -111,7 +111,7 @@ class PretrainFinetuneExtractor(Extractor):
         from learngene_zoo.plugin import assemble
 
         ancestry, task = ancestries[0], tasks[0]
-        inputs: Any = {"mean": ancestry.record.mean, "std": ancestry.record.std}
+        inputs: Any = {name: getattr(ancestry.record, name) for name in ("mean", "std", "view")}
         inputs["files"] = ancestry.files
         config, trained = self.outline([ancestry.spec]), dict[str, Part]()
         for size in list_specs(self.depths, self.widths, ancestry.spec):

@@ -113,13 +113,13 @@ class FrontExpander(Expander):
 
         Positions are resized. Raises `BadFile` where some frequencies are missing.
         """
-        config, source = learngene.config, learngene.config.spec
+        source = learngene.config.spec
         spec = (target.whole_heads(source) if target.heads is None else target).apply(source)
         resized = resize_like(source, spec)
         parts: dict[str, Tensor] = {}
         for kind, names in group_by_kind(resized).items():
             parts |= self.invert(kind, names, learngene.state, source, resized)
-        return build_descendant(config, spec, parts, run, {"amplitudes": self.amplitudes})
+        return build_descendant(learngene, spec, parts, run, {"amplitudes": self.amplitudes})
 
     def invert(
         self, kind: str, names: Sequence[str], stored: StateDict, source: Spec, resized: Spec

@@ -83,7 +83,7 @@ class GrowthExpander(Expander):
         sources = stack_blocks(small.layers, large.layers)
         state = read_blocks(learngene, range(small.layers), run)
         parts = grow_tensors(state, small, maps, sources, advanced=self.knowledge == "advanced")
-        return build_descendant(config, spec, parts, run, {"blocks": sources})
+        return build_descendant(learngene, spec, parts, run, {"blocks": sources})
 
 
 def list_larger_members(spec: Spec) -> list[Member]:

@@ -142,7 +142,7 @@ class LigoExpander(Expander):
         is_trained = target.task is not None and self.learning.epochs > 0
         provenance = {"blocks": sources, "learnt": is_trained}
         parts = apply_operators(state, small, operators)
-        start = build_descendant(config, spec, parts, run, provenance)
+        start = build_descendant(learngene, spec, parts, run, provenance)
         if target.task is None or not is_trained:
             return start
         task = open_task(target.task, offline=run.offline)

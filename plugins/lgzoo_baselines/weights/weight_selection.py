@@ -69,7 +69,7 @@ class WeightSelectionExpander(Expander):
         """
         from learngene_zoo.plugin import map_axes
 
-        config, larger = learngene.config, learngene.config.spec
+        larger = learngene.config.spec
         spec = apply_target(larger, target)
         smaller = resize_like(larger, spec)
         rule: Elements = "consecutive" if self.blocks == "first" else "uniform"
@@ -77,7 +77,7 @@ class WeightSelectionExpander(Expander):
         indices = select_elements(larger, smaller, self.elements, whole_heads=self.whole_heads)
         weights = read_blocks(learngene, blocks, run)
         selected = map_axes(weights, larger, {"layers": blocks, **indices})
-        return build_descendant(config, spec, selected, run, {"blocks": list(blocks)})
+        return build_descendant(learngene, spec, selected, run, {"blocks": list(blocks)})
 
 
 def apply_target(larger: Spec, target: Target) -> Spec:

@@ -3,9 +3,9 @@
 Samragh, Farajtabar, Mehta, Vemulapalli, Faghri, Naik, Tuzel, Rastegari. Weight Subcloning: Direct
 Initialization of Transformers Using Larger Pretrained Ones. arXiv 2312.09299, 2023.
 
-    1  rank       neurons by their mean absolute value over images and tokens: channels of the
-                  residual stream over all blocks at once, since they are the same neurons in
-                  each; hidden neurons and heads within their block
+    1  rank       neurons by their mean absolute value over images and tokens, of texts without
+                  padding: channels of the residual stream over all blocks at once, since they are
+                  the same neurons in each; hidden neurons and heads within their block
     2  reorder    all neurons from most to least important, which does not change the function
     3  cut        the first d of D channels, the first heads, the first hidden neurons; blocks are
                   removed from the middle, where a block changes the stream least
@@ -119,10 +119,8 @@ def rank_neurons(
     Raises:
         WrongCall: for a task without training images.
     """
-    import torch
-
-    from learngene_zoo.plugin import compute_logits, sample_images
-    from lgzoo_baselines.modules.weight_subcloning import record_magnitudes
+    from learngene_zoo.plugin import sample_images
+    from lgzoo_baselines.modules.weight_subcloning import sum_magnitudes
 
     if not task.sizes["train"]:
         raise WrongCall(
@@ -137,20 +135,16 @@ def rank_neurons(
         images=settings.images,
         batch_size=BATCH_SIZE,
     )
-    with (
-        record_magnitudes(model, spec) as (stream_D, heads_LA, hidden_LM),
-        torch.no_grad(),
-    ):
-        for batch in loader.epoch(0):
-            compute_logits(model, batch.inputs)
-    sums = {
-        "width": stream_D,
-        "heads": torch.stack(heads_LA).unflatten(1, (spec.heads, -1)).sum(dim=2),
-        "hidden": torch.stack(hidden_LM),
+    inputs = (batch.inputs for batch in loader.epoch(0))
+    sums = sum_magnitudes(model, spec, inputs)
+    values_of = {
+        "width": sums.stream,
+        "heads": sums.heads.unflatten(1, (spec.heads, -1)).sum(dim=2),
+        "hidden": sums.hidden,
     }
     return {
         f"{IMPORTANCE}{axis}": (values / values.mean(dim=-1, keepdim=True)).float()
-        for axis, values in sums.items()
+        for axis, values in values_of.items()
     }, {}
 
 
@@ -180,7 +174,7 @@ class WeightSubcloningExpander(Expander):
         """
         from learngene_zoo.plugin import map_axes
 
-        config, larger = learngene.config, learngene.config.spec
+        larger = learngene.config.spec
         spec = target.whole_heads(larger).apply(larger)
         smaller = resize_like(larger, spec)
         check_smaller(smaller, larger)
@@ -190,7 +184,7 @@ class WeightSubcloningExpander(Expander):
         state = reorder_neurons(read_blocks(learngene, blocks, run), larger, learngene.state)
         state = map_axes(state, larger, {**indices, "layers": blocks})
         state = rescale_weights(state, larger, smaller) if self.rescale else state
-        return build_descendant(config, spec, state, run, {"blocks": list(blocks)})
+        return build_descendant(learngene, spec, state, run, {"blocks": list(blocks)})
 
 
 def check_smaller(smaller: Spec, larger: Spec) -> None:

@@ -163,10 +163,7 @@ def copy_blocks(
     heads, neurons = list(range(teacher.spec.heads)), list(range(teacher.spec.hidden))
     count = len(runs)
     if P_dD is None:
-        blocks = {
-            **take_blocks(teacher.state, teacher.spec, runs),
-            **_take_last_norms(teacher, runs),
-        }
+        blocks = copy_whole_blocks(teacher.state, teacher.spec, runs)
         return CopiedBlocks(blocks, [heads] * count, [neurons] * count, [None] * count)
     selected_heads = [_select_heads(teacher, source, P_dD, spec.heads) for source in runs]
     selected_neurons = [_select_neurons(teacher, source, spec.hidden) for source in runs]
@@ -182,23 +179,25 @@ def copy_blocks(
     return CopiedBlocks(parts, selected_heads, selected_neurons, maps)
 
 
-def _take_last_norms(teacher: StreamTeacher, runs: Sequence[int]) -> StateDict:
-    """Return the norms after the MLPs from the last block of each run; {} if they come before.
+def copy_whole_blocks(state: StateDict, spec: Spec, runs: Sequence[int]) -> StateDict:
+    """Return the first block of each run, with stem and final norm.
 
-    The sum that such a norm reads is solved towards that of the last block.
+    Norms after the MLPs come from the last block of each run: the sum that such a norm reads is
+    solved towards that of the last block.
+
+    Args:
+        state: the ancestry model's tensors.
+        spec: its shape.
+        runs: the first block of each run.
     """
-    table = get_table(teacher.spec)
-    if not table.norms_after(teacher.spec):
-        return {}
-    norm = table.branches(teacher.spec)[-1].norm
-    ends = [*runs[1:], teacher.spec.layers]
-    return {
-        table.block_name(number, f"{norm}.{part}"): teacher.state[
-            table.block_name(end - 1, f"{norm}.{part}")
-        ]
-        for number, end in enumerate(ends)
-        for part in ("weight", "bias")
-    }
+    table, blocks = get_table(spec), dict(take_blocks(state, spec, runs))
+    if table.norms_after(spec):
+        norm = table.branches(spec)[-1].norm
+        for number, end in enumerate([*runs[1:], spec.layers]):
+            for part in ("weight", "bias"):
+                last = table.block_name(end - 1, f"{norm}.{part}")
+                blocks[table.block_name(number, f"{norm}.{part}")] = state[last]
+    return blocks
 
 
 def _select_heads(teacher: StreamTeacher, source: int, P_dD: torch.Tensor, count: int) -> list[int]:
