@@ -19,7 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from learngene_zoo.errors import Unavailable, WrongCall, check_choice, refuse_unknown
+from learngene_zoo.errors import Unavailable, WrongCall, refuse_unknown
 from learngene_zoo.seeds import derive_seed
 
 if TYPE_CHECKING:
@@ -74,7 +74,8 @@ class Run:
     name: str = ""  # of the part; empty for the whole run
 
     def __post_init__(self) -> None:
-        check_choice("precision", self.precision, MIXED_PRECISION)
+        if self.precision not in MIXED_PRECISION:
+            raise refuse_unknown("precision", str(self.precision), MIXED_PRECISION)
 
     @property
     def device_name(self) -> str:
