@@ -236,8 +236,16 @@ def adapt_rows(hypernet: LowRank, ancestry: Spec, decoder: Decoder = "low_rank")
     spec = hypernet.build_spec().with_(decoder=decoder).for_inputs(ancestry)
     needed = max(count_rows(spec, derive_plain_spec(ancestry)).values())
     if decoder == "projected":
-        needed = max(needed, ancestry.hidden, 3 * ancestry.width)
+        needed = max(needed, count_matrix_rows(ancestry))
     return replace(hypernet, chunk=max(hypernet.chunk, -(-needed // ROWS) * ROWS))
+
+
+def count_matrix_rows(ancestry: Spec) -> int:
+    """Return the rows of the largest matrix in an ancestry model's blocks.
+
+    It is that of the hidden neurons, or of queries, keys and values.
+    """
+    return max(ancestry.hidden, 3 * ancestry.width)
 
 
 def check_recipes(training: Recipe, tuning: Recipe) -> None:

@@ -41,6 +41,7 @@ from lgzoo_tal.config import (
     build_outline,
     build_stages,
     check_recipes,
+    count_matrix_rows,
     estimate_work,
     limit_to_two_steps,
     shorten_recipe,
@@ -95,8 +96,15 @@ class PithExtractor(Extractor):
         check_recipes(self.training, self.tuning)
 
     def adapt(self, ancestries: Sequence[Spec]) -> Self:
-        """Return the settings with enough rows in the factors for the ancestry model."""
-        return replace(self, hypernet=adapt_rows(self.hypernet, ancestries[0], "projected"))
+        """Return the settings with enough rows in the factors for the ancestry model.
+
+        With the start `projections` they also have enough channels for P0 W_a Q0, which would
+        otherwise be tiled.
+        """
+        ancestry, hypernet = ancestries[0], self.hypernet
+        if self.start == "projections":
+            hypernet = replace(hypernet, widest=max(hypernet.widest, count_matrix_rows(ancestry)))
+        return replace(self, hypernet=adapt_rows(hypernet, ancestry, "projected"))
 
     def build_stages(self, ancestry: Spec) -> tuple[Stage, Stage]:
         """Return the settings of both stages."""
@@ -110,11 +118,17 @@ class PithExtractor(Extractor):
         ancestry model's tensors.
         """
         ancestry, (_, stage_2) = ancestries[0], self.build_stages(ancestries[0])
-        rows = max(ancestry.hidden, 3 * ancestry.width)
+        rows = count_matrix_rows(ancestry)
         if rows > self.hypernet.chunk:
             raise WrongCall(
                 f"the ancestry model's largest matrix has {rows} rows, but the factors of P and Q "
                 f"have {self.hypernet.chunk}; increase --hypernet-chunk"
+            )
+        if self.start == "projections" and rows > self.hypernet.widest:
+            raise WrongCall(
+                f"the ancestry model's largest matrix has {rows} rows, but with the start "
+                f"projections the decoder predicts {self.hypernet.widest}; increase "
+                "--hypernet-widest"
             )
         return build_outline(stage_2, ancestry)
 
