@@ -25,9 +25,9 @@ from lgzoo_tal.hypernet_spec import HypernetSpec
 from lgzoo_tal.meta_training import MetaTraining
 from lgzoo_tal.modules.graph import build_graph
 from lgzoo_tal.modules.hypernet import Hypernet, build_frozen_hypernet
-from lgzoo_tal.modules.inheritance import Inheritance
+from lgzoo_tal.modules.inheritance import Inheritance, normalise_tensors
 from lgzoo_tal.modules.narrowing import build_projection, merge_norms
-from lgzoo_tal.pith import PITH, PithExtractor
+from lgzoo_tal.pith import PITH, PithExtractor, check_projections
 
 # Numbers that the released code computes from random tensors: `state/NAME` of the hypernetwork,
 # `teacher/NAME` in half precision, the embedding `task`, and STAGE/TARGET/NAME, every third or
@@ -241,6 +241,42 @@ def test_at_full_size_it_starts_at_the_ancestry_model(form: Any, writers: Any) -
         model.norm = torch.nn.Identity()
         streams.append(model.forward_features(images).detach())
     assert_close(*streams, rtol=1e-4, atol=1e-4)
+
+
+def test_it_starts_at_a_model_with_a_layer_scale_and_no_position_of_the_class_token() -> None:
+    spec = TEACHER.with_(layer_scale=0.1, no_embed_class=True, classes=0)
+    check_projections(spec, widest=128)
+    size = SIZE.with_(start="projections")
+    state = build_teacher(spec)
+    hypernet = silence(Hypernet(size, seed=1))
+    inherited = normalise_tensors(state, spec, TEACHER, "projections")
+    hypernet.inheritance = Inheritance(size, TEACHER, inherited, draw_directions())
+    other = build_model(TEACHER, hypernet.predict(build_graph(TEACHER)))
+    images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    streams = []
+    for model in (build_model(spec, state), other):
+        model.norm = torch.nn.Identity()
+        streams.append(model.forward_features(images).detach())
+    assert_close(*streams, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("change", "obstacle"),
+    [
+        ({"qk_norm": True}, "norms of queries and keys"),
+        ({"registers": 4}, "register tokens"),
+        ({"activation": "quick_gelu"}, "another activation than GELU"),
+        ({"norm_eps": 1e-5}, "an epsilon of 1e-06"),
+        ({"pool": "avg", "class_token": False}, "another pooling than the class token"),
+    ],
+)
+def test_the_start_at_projections_refuses_other_than_plain_vits(
+    change: dict[str, Any], obstacle: str
+) -> None:
+    specs = [tal_toy.build_ancestry().spec.with_(**change)]
+    with pytest.raises(WrongCall, match=f"has .*{obstacle}.* or --start noise"):
+        build_extractor(start="projections", hypernet_widest=128).outline(specs)
+    assert build_extractor().outline(specs)
 
 
 @pytest.mark.parametrize("widest", [None, 512])
