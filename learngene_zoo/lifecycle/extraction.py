@@ -23,7 +23,7 @@ from learngene_zoo.artifacts.records import (
 from learngene_zoo.atomic import check_apart
 from learngene_zoo.errors import BadData, WrongCall
 from learngene_zoo.lifecycle.training_warnings import warn
-from learngene_zoo.method.checks import check_learngene, check_returned
+from learngene_zoo.method.checks import check_layer_decay, check_learngene, check_returned
 from learngene_zoo.method.contract import Extractor, Method
 from learngene_zoo.method.installed import METHODS, check_family, report_failure
 from learngene_zoo.method.rates import describe_changes
@@ -292,6 +292,7 @@ def _adapt_settings(
         if settings is not None:
             adapted = with_settings(method.adapt_preset(preset, specs), settings)
         note = "" if adapted == extractor else describe_changes(extractor, adapted)
+        check_layer_decay(adapted, specs)
         adapted.outline(specs)
     return adapted, note
 
