@@ -257,6 +257,11 @@ def check_recipes(training: Recipe, tuning: Recipe) -> None:
                     f"{name} of the {stage} is {value}; it must be 0: "
                     "predicted models are trained without it"
                 )
+        if recipe.layer_decay != 1:
+            raise WrongCall(
+                f"layer_decay of the {stage} is {recipe.layer_decay}; it must be 1: "
+                "a hypernetwork has one learning rate for all layers"
+            )
         if recipe.compile:
             raise WrongCall(
                 f"compile of the {stage} is on; it must be off: every step has another graph"
@@ -297,11 +302,8 @@ def build_outline(stage: Stage, ancestry: Spec, *, is_known: bool = True) -> Lea
 def _check_reach(stage: Stage, rule: Rule, ancestry: Spec) -> None:
     draw_architectures(rule, hold_out=stage.step.hold_out, count=0)  # refuses what is not a size
     for width in sorted({width for _, width in rule.sizes}):
-        try:
-            heads = rule.heads or width // ancestry.head_width
-            check_target(stage.hypernet, rule.spec.with_(width=width, heads=heads), ancestry)
-        except WrongCall as error:
-            raise WrongCall(f"{error}, or increase --hypernet-chunk") from None
+        heads = rule.heads or width // ancestry.head_width
+        check_target(stage.hypernet, rule.spec.with_(width=width, heads=heads), ancestry)
 
 
 def estimate_work(

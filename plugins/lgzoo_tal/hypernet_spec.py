@@ -292,8 +292,8 @@ def check_picture_target(spec: HypernetSpec, target: Spec) -> None:
     if too_large is not None:
         raise WrongCall(
             f"{too_large} would need {rows[too_large]} rows of the low-rank decoder's factors, "
-            f"which have {spec.chunk}; "
-            "choose a narrower model or another patch size"
+            f"which have {spec.chunk}; choose a narrower model or another patch size, or extract "
+            "with a larger --hypernet-chunk"
         )
 
 
@@ -354,7 +354,8 @@ def check_text_target(spec: HypernetSpec, target: Spec, ancestry: Spec | None = 
     if too_large is not None:
         raise WrongCall(
             f"{too_large} would need {rows[too_large]} rows of the low-rank decoder's factors, "
-            f"which have {spec.chunk}; choose a narrower model"
+            f"which have {spec.chunk}; choose a narrower model, or extract with a larger "
+            "--hypernet-chunk"
         )
 
 
