@@ -306,6 +306,12 @@ def _check_reach(stage: Stage, rule: Rule, ancestry: Spec) -> None:
         check_target(stage.hypernet, rule.spec.with_(width=width, heads=heads), ancestry)
 
 
+def list_sources(curriculum: Curriculum, ancestry: Spec) -> tuple[str, ...]:
+    """Return the task of stage 1, which the extraction opens itself; () without one."""
+    source = curriculum.for_inputs(ancestry).source
+    return () if source is None else (source,)
+
+
 def estimate_work(
     curriculum: Curriculum, stages: tuple[Stage, Stage], ancestry: Spec, images: Sequence[int]
 ) -> list[Work]:

@@ -34,6 +34,7 @@ from lgzoo_tal.config import (
     check_recipes,
     estimate_work,
     limit_to_two_steps,
+    list_sources,
     shorten_recipe,
 )
 from lgzoo_tal.hypernet_spec import HypernetDetails, LowRank
@@ -86,6 +87,10 @@ class LogahExtractor(Extractor):
     def needs_tasks(self) -> bool:
         """Return whether a hypernetwork is trained."""
         return self.released is None
+
+    def list_further_tasks(self, ancestries: Sequence[Spec]) -> tuple[str, ...]:
+        """Return the source task of a training."""
+        return list_sources(self.curriculum, ancestries[0]) if self.needs_tasks() else ()
 
     def work(self, ancestries: Sequence[Spec], images: Sequence[int]) -> list[Work]:
         """Return the cost of both stages."""

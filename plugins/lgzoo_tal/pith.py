@@ -44,6 +44,7 @@ from lgzoo_tal.config import (
     count_matrix_rows,
     estimate_work,
     limit_to_two_steps,
+    list_sources,
     shorten_recipe,
 )
 from lgzoo_tal.hypernet_spec import HypernetDetails, LowRank, Start, list_obstacles
@@ -129,6 +130,10 @@ class PithExtractor(Extractor):
         if self.start == "projections":
             check_projections(ancestry, self.hypernet.widest)
         return build_outline(stage_2, ancestry)
+
+    def list_further_tasks(self, ancestries: Sequence[Spec]) -> tuple[str, ...]:
+        """Return the source task."""
+        return list_sources(self.curriculum, ancestries[0])
 
     def work(self, ancestries: Sequence[Spec], images: Sequence[int]) -> list[Work]:
         """Return the cost of both stages."""
