@@ -23,7 +23,7 @@ from learngene_zoo.artifacts.records import (
 from learngene_zoo.atomic import check_apart
 from learngene_zoo.errors import BadData, WrongCall
 from learngene_zoo.lifecycle.training_warnings import warn
-from learngene_zoo.method.checks import check_learngene, check_returned
+from learngene_zoo.method.checks import check_layer_decay, check_learngene, check_returned
 from learngene_zoo.method.contract import Extractor, Method
 from learngene_zoo.method.installed import METHODS, check_family, report_failure
 from learngene_zoo.method.rates import describe_changes
@@ -123,6 +123,7 @@ def extract(
         image_size=image_size,
         pool=pool,
         tasks=_open_tasks(method, references, reads_tasks, opened, run),
+        further_tasks=_open_further_tasks(method, chosen, opened, references, run),
         reads_tasks=reads_tasks,
         is_for_task=bool(named),
         note=note,
@@ -136,7 +137,7 @@ def extract(
         settings=extraction.describe(),
         run=run,
         force=force,
-        data=partial(stamp_tasks, extraction.data),
+        data=partial(stamp_tasks, [*extraction.data, *extraction.further_tasks]),
     )
     for text in learngene.list_warnings():
         warn(text)
@@ -154,6 +155,7 @@ class PreparedExtraction:
         image_size: of the ancestry models. None: their default.
         pool: the input of their heads. None: their default.
         tasks: tasks by reference.
+        further_tasks: the tasks that the method opens itself.
         reads_tasks: whether the method reads their samples.
         is_for_task: whether descendants are for the first task, if it has labels.
         note: a line on settings that were adapted to the ancestry models, or nothing.
@@ -165,6 +167,7 @@ class PreparedExtraction:
     image_size: int | None
     pool: str | None
     tasks: Mapping[str, Task]
+    further_tasks: Sequence[Task]
     reads_tasks: bool
     is_for_task: bool
     note: str = ""
@@ -183,6 +186,7 @@ class PreparedExtraction:
     def describe(self) -> dict[str, Json]:
         """Return what identifies the result; an interrupted extraction continues if it is equal."""
         name = self.method.name
+        further: list[Json] = [to_json(task.record) for task in self.further_tasks]
         return {
             "method": name,
             "settings": to_json(self.extractor),
@@ -190,6 +194,7 @@ class PreparedExtraction:
                 [ancestry.record.source, ancestry.record.sha256] for ancestry in self.ancestries
             ],
             "tasks": [to_json(task.record) for task in self.data],
+            **({"further_tasks": further} if further else {}),
             **({"image_size": self.image_size} if self.image_size else {}),
             **({"pool": self.pool} if self.pool else {}),
             **({"purpose": to_json(self.purpose)} if self.purpose else {}),
@@ -292,6 +297,7 @@ def _adapt_settings(
         if settings is not None:
             adapted = with_settings(method.adapt_preset(preset, specs), settings)
         note = "" if adapted == extractor else describe_changes(extractor, adapted)
+        check_layer_decay(adapted, specs)
         adapted.outline(specs)
     return adapted, note
 
@@ -317,6 +323,19 @@ def _open_tasks(
     if reads_tasks:
         _check_distinct(tasks)
     return dict(zip(references, tasks, strict=True))
+
+
+def _open_further_tasks(
+    method: Method,
+    extractor: Extractor,
+    ancestries: Sequence[Ancestry],
+    given: Sequence[str],
+    run: Run,
+) -> list[Task]:
+    """Open the tasks that the method opens itself, without those that are `given` to it."""
+    with report_failure(method.name):
+        further = extractor.list_further_tasks([ancestry.spec for ancestry in ancestries])
+    return [open_task(name, offline=run.offline) for name in further if name not in given]
 
 
 @contextmanager

@@ -1,14 +1,15 @@
-"""Checks of what a method returned: types, tensors, and sizes."""
+"""Checks of the settings of an extraction, and of what a method returned: types, tensors, sizes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from learngene_zoo.artifacts.records import LearngeneConfig
 from learngene_zoo.errors import BadFile, BadPlugin, WrongCall
 from learngene_zoo.families.spec import Spec
+from learngene_zoo.families.text_spec import TextSpec
 from learngene_zoo.method.contract import Expander, Extractor
 from learngene_zoo.method.installed import METHODS, describe_method, report_failure
 from learngene_zoo.method.sizes import AXES, Member, Target
@@ -53,6 +54,18 @@ def check_built(expander: Expander, spec: Spec, target: Target, built_spec: Spec
             raise BadPlugin(
                 f"{kind.__module__}.{kind.__qualname__} built a model with {name} {got} instead of "
                 f"{value}; `axes` of an expander holds the sizes that it can change, and no others"
+            )
+
+
+def check_layer_decay(extractor: Extractor, ancestries: Sequence[Spec]) -> None:
+    """Check that no training of models of texts has a layer decay. Raises `WrongCall`."""
+    if not any(isinstance(spec, TextSpec) for spec in ancestries):
+        return
+    for setting in list_settings(extractor):
+        if setting.name.endswith("layer_decay") and setting.default != 1:
+            raise WrongCall(
+                f"{setting.name} is {setting.default}, but models of texts have one learning rate "
+                "for all layers; leave it out"
             )
 
 

@@ -79,10 +79,19 @@ class Extractor(ABC):
         """Return whether these settings need any data."""
         return True
 
+    def list_further_tasks(self, ancestries: Sequence[Spec]) -> Sequence[str]:
+        """Return the tasks that the extraction opens itself, beside those that it is given.
+
+        An interrupted extraction does not continue after one of them changed. By default there are
+        none.
+        """
+        return ()
+
     def work(self, ancestries: Sequence[Spec], images: Sequence[int]) -> Iterable[Work]:
         """Estimate the cost, part by part.
 
-        It follows from the ancestries' shapes and the tasks' numbers of training images.
+        It follows from the ancestries' shapes and the numbers of training images of the tasks that
+        the extraction is given, without those of `list_further_tasks`.
         """
         return ()
 

@@ -21,6 +21,7 @@ from learngene_zoo.pretrained.ancestry import Ancestry
 from learngene_zoo.runs import cache
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import from_json, to_json
+from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.tasks.unlabelled.opening import remove_labels
 from learngene_zoo.testing.laws import (
@@ -225,6 +226,9 @@ def _extract_with_a_kill(case: Case, steps: int, out: Path) -> Learngene:
     sources = {f"ancestry-{i}": ancestry for i, ancestry in enumerate(case.ancestries)}
     data = {task.name: task for task in case.tasks}
 
+    def open_data(reference: str, **options: Any) -> Task:
+        return data[reference] if reference in data else open_task(reference, **options)
+
     def extract(resume: bool) -> Learngene:
         arguments: dict[str, Any] = {
             "ancestries": list(sources),
@@ -240,9 +244,7 @@ def _extract_with_a_kill(case: Case, steps: int, out: Path) -> Learngene:
         mock.patch(
             "learngene_zoo.pretrained.ancestry.open_ancestry", lambda source, **_: sources[source]
         ),
-        mock.patch(
-            "learngene_zoo.lifecycle.extraction.open_task", lambda reference, **_: data[reference]
-        ),
+        mock.patch("learngene_zoo.lifecycle.extraction.open_task", open_data),
     ):
         if not steps:
             return extract(resume=False)

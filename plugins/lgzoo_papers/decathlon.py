@@ -32,7 +32,13 @@ from learngene_zoo.plugin import (
     assemble_task,
     parse_json,
 )
-from lgzoo_papers.places import ARCHIVE, DECATHLON_DATA, DECATHLON_DEVKIT
+from lgzoo_papers.places import (
+    ARCHIVE,
+    DECATHLON_DATA,
+    DECATHLON_DEVKIT,
+    find_base,
+    find_images,
+)
 
 ROLES = {"train": "train", "val": "test"}  # the archive's name of a split -> ours
 
@@ -42,7 +48,7 @@ def open_archive(entry: Entry, name: str, top: Path, /, **fields: Any) -> Task:
 
     Raises `BadData` that names the file which is missing or wrong.
     """
-    base = top / "decathlon-1.0" if (top / "decathlon-1.0").is_dir() else top
+    base = find_base(top)
     if not (base / "annotations").is_dir():
         raise BadData(
             f"{ARCHIVE} is {top}, which has no annotations/; unpack {DECATHLON_DEVKIT} there"
@@ -53,18 +59,12 @@ def open_archive(entry: Entry, name: str, top: Path, /, **fields: Any) -> Task:
             verify(path, (base, path.parent))
     parts = [read_annotations(path) for path in paths]
     check_same_classes(parts[0], parts[1], paths)
-    data = next(
-        (place for place in (base / "data", base, top) if _holds(place, name)), base / "data"
-    )
+    data = find_images(top, name) or base / "data"
     found = {
         role: Labelled(_read_rows(data, name, part.files), part.labels)
         for role, part in zip(ROLES.values(), parts, strict=True)
     }
     return assemble_task(entry.name, found, parts[0].classes, **fields)
-
-
-def _holds(folder: Path, name: str) -> bool:
-    return (folder / name).is_dir() or (folder / f"{name}.tar").is_file()
 
 
 def _read_rows(data: Path, name: str, files: tuple[str, ...]) -> Files | Packed:

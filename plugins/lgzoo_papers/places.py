@@ -57,10 +57,14 @@ class Place:
     def archive(self) -> Path | None:
         """Return the folder of the Visual Decathlon's archive if it has this data set, else None.
 
-        Raises `BadData` as `folder` does.
+        A data set that the Hub does not have is opened there in any case: the error names what is
+        missing. Raises `BadData` as `folder` does.
         """
         named = os.environ.get(ARCHIVE) if self.archived else None
-        return find_folder(ARCHIVE, named) if named else None
+        top = find_folder(ARCHIVE, named) if named else None
+        if top is None or self.hub is None or find_images(top, self.archived) is not None:
+            return top
+        return None
 
     def hub_source(self) -> HubSource | None:
         """Return the data set's source on the Hub; None if it has no copy."""
@@ -82,3 +86,22 @@ def find_folder(variable: str, named: str) -> Path:
     if not path.is_dir():
         raise BadData(f"{variable} is {named!r}, which is not a folder; correct it or unset it")
     return path
+
+
+def find_base(top: Path) -> Path:
+    """Return the folder of the devkit's content in the folder that the archive is unpacked in."""
+    return top / "decathlon-1.0" if (top / "decathlon-1.0").is_dir() else top
+
+
+def find_images(top: Path, name: str) -> Path | None:
+    """Return the folder with the images of a data set, unpacked or in a tar file; None without.
+
+    Args:
+        top: the folder that the archive is unpacked in.
+        name: the archive's name of the data set.
+    """
+    base = find_base(top)
+    for folder in (base / "data", base, top):
+        if (folder / name).is_dir() or (folder / f"{name}.tar").is_file():
+            return folder
+    return None

@@ -236,8 +236,16 @@ def adapt_rows(hypernet: LowRank, ancestry: Spec, decoder: Decoder = "low_rank")
     spec = hypernet.build_spec().with_(decoder=decoder).for_inputs(ancestry)
     needed = max(count_rows(spec, derive_plain_spec(ancestry)).values())
     if decoder == "projected":
-        needed = max(needed, ancestry.hidden, 3 * ancestry.width)
+        needed = max(needed, count_matrix_rows(ancestry))
     return replace(hypernet, chunk=max(hypernet.chunk, -(-needed // ROWS) * ROWS))
+
+
+def count_matrix_rows(ancestry: Spec) -> int:
+    """Return the rows of the largest matrix in an ancestry model's blocks.
+
+    It is that of the hidden neurons, or of queries, keys and values.
+    """
+    return max(ancestry.hidden, 3 * ancestry.width)
 
 
 def check_recipes(training: Recipe, tuning: Recipe) -> None:
@@ -249,6 +257,11 @@ def check_recipes(training: Recipe, tuning: Recipe) -> None:
                     f"{name} of the {stage} is {value}; it must be 0: "
                     "predicted models are trained without it"
                 )
+        if recipe.layer_decay != 1:
+            raise WrongCall(
+                f"layer_decay of the {stage} is {recipe.layer_decay}; it must be 1: "
+                "a hypernetwork has one learning rate for all layers"
+            )
         if recipe.compile:
             raise WrongCall(
                 f"compile of the {stage} is on; it must be off: every step has another graph"
@@ -289,11 +302,14 @@ def build_outline(stage: Stage, ancestry: Spec, *, is_known: bool = True) -> Lea
 def _check_reach(stage: Stage, rule: Rule, ancestry: Spec) -> None:
     draw_architectures(rule, hold_out=stage.step.hold_out, count=0)  # refuses what is not a size
     for width in sorted({width for _, width in rule.sizes}):
-        try:
-            heads = rule.heads or width // ancestry.head_width
-            check_target(stage.hypernet, rule.spec.with_(width=width, heads=heads), ancestry)
-        except WrongCall as error:
-            raise WrongCall(f"{error}, or increase --hypernet-chunk") from None
+        heads = rule.heads or width // ancestry.head_width
+        check_target(stage.hypernet, rule.spec.with_(width=width, heads=heads), ancestry)
+
+
+def list_sources(curriculum: Curriculum, ancestry: Spec) -> tuple[str, ...]:
+    """Return the task of stage 1, which the extraction opens itself; () without one."""
+    source = curriculum.for_inputs(ancestry).source
+    return () if source is None else (source,)
 
 
 def estimate_work(

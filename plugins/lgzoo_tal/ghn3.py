@@ -5,12 +5,10 @@ ImageNet Models?, ICML 2023.
 
 A hypernetwork reads a ViT's graph and predicts its weights. From a node's embedding the decoder
 predicts a block of at most K x K channels, where K is the width of the encoder; larger tensors are
-tiled with copies of it. It is meta-trained: each step draws an architecture, predicts its weights,
-and backpropagates the task's loss and 3e-5 times the norms of the predicted tensors into the
-hypernetwork.
+tiled with copies of it.
 
-The paper trains on ImageNet, which corresponds to `--task forms` or another task given by
-`--source`. Further tasks are trained in a second stage, as in LoGAH's protocols (logah.py);
+The meta-training is that of unguided.py. The paper trains on ImageNet, which corresponds to
+`--task forms` or another task given by `--source`. Further tasks are trained in a second stage;
 `--task-layer` conditions it on the task.
 
 The released checkpoints can be used instead of training:
@@ -37,6 +35,7 @@ from lgzoo_tal.config import (
     check_recipes,
     estimate_work,
     limit_to_two_steps,
+    list_sources,
     shorten_recipe,
 )
 from lgzoo_tal.hypernet_spec import Conv, HypernetDetails
@@ -81,6 +80,10 @@ class Ghn3Extractor(Extractor):
         """Return whether a hypernetwork is trained."""
         return self.released is None
 
+    def list_further_tasks(self, ancestries: Sequence[Spec]) -> tuple[str, ...]:
+        """Return the source task of a training."""
+        return list_sources(self.curriculum, ancestries[0]) if self.needs_tasks() else ()
+
     def work(self, ancestries: Sequence[Spec], images: Sequence[int]) -> list[Work]:
         """Return the cost of both stages."""
         stages = self.build_stages(ancestries[0])
@@ -90,26 +93,14 @@ class Ghn3Extractor(Extractor):
         self, ancestries: Sequence[Ancestry], tasks: Sequence[Task], run: Run
     ) -> Learngene:
         """Train stage 1 on the source task, then stage 2 on the other tasks, if there are any."""
-        from lgzoo_tal.meta_training import (
-            collect_learngene,
-            embed_tasks,
-            group_tasks,
-            meta_train_on_groups,
-            meta_train_on_source,
-            split_tasks,
-        )
         from lgzoo_tal.modules.released import import_checkpoint
+        from lgzoo_tal.unguided import meta_train_without_guidance
 
         ancestry, config = ancestries[0], self.outline([ancestries[0].spec])
         if self.released is not None:
             return import_checkpoint(self.released, "conv", config, run)
-        source, other_tasks = split_tasks(self.curriculum, ancestry.spec, tasks, run)
-        embeddings = embed_tasks(self.curriculum, ancestry, source, other_tasks, run)
-        stage_1, stage_2 = self.build_stages(ancestry.spec)
-        first = meta_train_on_source(stage_1, ancestry, source, run)
-        groups = group_tasks(self.curriculum, other_tasks)
-        seconds = meta_train_on_groups(stage_2, ancestry, groups, first, embeddings, run)
-        return collect_learngene(config, source, other_tasks, first, seconds, embeddings, ancestry)
+        stages = self.build_stages(ancestry.spec)
+        return meta_train_without_guidance(self.curriculum, stages, config, ancestry, tasks, run)
 
 
 GHN3 = Method(

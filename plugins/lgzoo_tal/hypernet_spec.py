@@ -30,6 +30,7 @@ from learngene_zoo.plugin import (
     Spec,
     TaskRecord,
     TextSpec,
+    ViTSpec,
     WrongCall,
     check_bounds,
     require_pictures,
@@ -291,9 +292,38 @@ def check_picture_target(spec: HypernetSpec, target: Spec) -> None:
     if too_large is not None:
         raise WrongCall(
             f"{too_large} would need {rows[too_large]} rows of the low-rank decoder's factors, "
-            f"which have {spec.chunk}; "
-            "choose a narrower model or another patch size"
+            f"which have {spec.chunk}; choose a narrower model or another patch size, or extract "
+            "with a larger --hypernet-chunk"
         )
+
+
+def list_obstacles(spec: ViTSpec) -> list[str]:
+    """Return the differences of a ViT from a plain one with a class token and at least one class.
+
+    torchvision's ViTs have none of them.
+    """
+    obstacles = {
+        "blocks of several sizes": not spec.plain,
+        "a dense head": spec.dense,
+        "no classes": spec.classes == 0,
+        "layer scale": spec.layer_scale is not None,
+        "register tokens": spec.registers > 0,
+        "norms of queries and keys": spec.qk_norm,
+        "no bias of queries, keys and values": not spec.qkv_bias,
+        "no bias of its projections": not spec.proj_bias,
+        "a norm before its blocks": spec.pre_norm,
+        "another pooling than the class token": spec.pool != "token",
+        "no position of its class token": spec.no_embed_class,
+        "no norm before its head": not spec.norms_before_pool,
+        "another MLP than two layers": spec.mlp != "mlp",
+        "another activation than GELU": spec.activation != "gelu",
+        "other norms than LayerNorm with an epsilon of 1e-06": (
+            (spec.norm, spec.norm_eps) != ("layer", 1e-6)
+        ),
+        "norms after attention and MLP": spec.post_norm,
+        "further norms": spec.embed_norm or spec.scale_norms,
+    }
+    return [obstacle for obstacle, is_present in obstacles.items() if is_present]
 
 
 def check_text_target(spec: HypernetSpec, target: Spec, ancestry: Spec | None = None) -> None:
@@ -324,7 +354,8 @@ def check_text_target(spec: HypernetSpec, target: Spec, ancestry: Spec | None = 
     if too_large is not None:
         raise WrongCall(
             f"{too_large} would need {rows[too_large]} rows of the low-rank decoder's factors, "
-            f"which have {spec.chunk}; choose a narrower model"
+            f"which have {spec.chunk}; choose a narrower model, or extract with a larger "
+            "--hypernet-chunk"
         )
 
 

@@ -8,14 +8,7 @@ of rank r, so the decoder grows linearly with the widest layer and not with its 
 
     W = U V^T,   U (o, r) and V (i, r) from one MLP of the node's embedding
 
-It is meta-trained: each step draws an architecture, predicts its weights, and backpropagates the
-task's loss and 3e-5 times the norms of the predicted tensors into the hypernetwork. TAL's tables
-compare four protocols:
-
-    v1  --source none --no-joint    each task separately
-    v2  --source forms  --no-joint  the source task first, then each task separately
-    v3  --source none               all tasks jointly
-    v4  --source forms              the source task first, then all tasks jointly
+The meta-training, and the four protocols that TAL's tables compare, are in unguided.py.
 
 A checkpoint of the authors' training code can be used instead of training (`--released`).
 """
@@ -41,6 +34,7 @@ from lgzoo_tal.config import (
     check_recipes,
     estimate_work,
     limit_to_two_steps,
+    list_sources,
     shorten_recipe,
 )
 from lgzoo_tal.hypernet_spec import HypernetDetails, LowRank
@@ -94,6 +88,10 @@ class LogahExtractor(Extractor):
         """Return whether a hypernetwork is trained."""
         return self.released is None
 
+    def list_further_tasks(self, ancestries: Sequence[Spec]) -> tuple[str, ...]:
+        """Return the source task of a training."""
+        return list_sources(self.curriculum, ancestries[0]) if self.needs_tasks() else ()
+
     def work(self, ancestries: Sequence[Spec], images: Sequence[int]) -> list[Work]:
         """Return the cost of both stages."""
         stages = self.build_stages(ancestries[0])
@@ -103,26 +101,14 @@ class LogahExtractor(Extractor):
         self, ancestries: Sequence[Ancestry], tasks: Sequence[Task], run: Run
     ) -> Learngene:
         """Train stage 1 on the source task, then stage 2 on the other tasks."""
-        from lgzoo_tal.meta_training import (
-            collect_learngene,
-            embed_tasks,
-            group_tasks,
-            meta_train_on_groups,
-            meta_train_on_source,
-            split_tasks,
-        )
         from lgzoo_tal.modules.released import import_checkpoint
+        from lgzoo_tal.unguided import meta_train_without_guidance
 
         ancestry, config = ancestries[0], self.outline([ancestries[0].spec])
         if self.released is not None:
             return import_checkpoint(self.released, "low_rank", config, run)
-        source, other_tasks = split_tasks(self.curriculum, ancestry.spec, tasks, run)
-        embeddings = embed_tasks(self.curriculum, ancestry, source, other_tasks, run)
-        stage_1, stage_2 = self.build_stages(ancestry.spec)
-        first = meta_train_on_source(stage_1, ancestry, source, run)
-        groups = group_tasks(self.curriculum, other_tasks)
-        seconds = meta_train_on_groups(stage_2, ancestry, groups, first, embeddings, run)
-        return collect_learngene(config, source, other_tasks, first, seconds, embeddings, ancestry)
+        stages = self.build_stages(ancestry.spec)
+        return meta_train_without_guidance(self.curriculum, stages, config, ancestry, tasks, run)
 
 
 LOGAH = Method(

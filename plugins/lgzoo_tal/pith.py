@@ -28,7 +28,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Self
 
-from learngene_zoo.plugin import FLAT, Extractor, LearngeneConfig, Method, WrongCall
+from learngene_zoo.plugin import FLAT, Extractor, LearngeneConfig, Method, ViTSpec, WrongCall
 from lgzoo_tal import logah
 from lgzoo_tal.config import (
     PUBLISHED,
@@ -41,11 +41,13 @@ from lgzoo_tal.config import (
     build_outline,
     build_stages,
     check_recipes,
+    count_matrix_rows,
     estimate_work,
     limit_to_two_steps,
+    list_sources,
     shorten_recipe,
 )
-from lgzoo_tal.hypernet_spec import HypernetDetails, LowRank, Start
+from lgzoo_tal.hypernet_spec import HypernetDetails, LowRank, Start, list_obstacles
 from lgzoo_tal.predict import HypernetExpander
 
 if TYPE_CHECKING:
@@ -67,6 +69,8 @@ _TUNING = replace(PUBLISHED, epochs=100, batch_size=256)
 # At PUBLISHED's rate of 3e-4 with 60 and 27 steps of warm-up, three of eight trainings lost the
 # features of the start `projections` (docs/results/pith.md).
 _GENTLE = replace(PUBLISHED, lr=1e-4)
+# Differences from a plain ViT that the start `projections` inherits, or that are those of the head.
+_SERVED = ("a dense head", "no classes", "layer scale", "no position of its class token")
 _HYPERNET = LowRank(hidden=128, layers=5, heads=16, rank=90, widest=4096)
 
 
@@ -95,8 +99,15 @@ class PithExtractor(Extractor):
         check_recipes(self.training, self.tuning)
 
     def adapt(self, ancestries: Sequence[Spec]) -> Self:
-        """Return the settings with enough rows in the factors for the ancestry model."""
-        return replace(self, hypernet=adapt_rows(self.hypernet, ancestries[0], "projected"))
+        """Return the settings with enough rows in the factors for the ancestry model.
+
+        With the start `projections` they also have enough channels for P0 W_a Q0, which would
+        otherwise be tiled.
+        """
+        ancestry, hypernet = ancestries[0], self.hypernet
+        if self.start == "projections":
+            hypernet = replace(hypernet, widest=max(hypernet.widest, count_matrix_rows(ancestry)))
+        return replace(self, hypernet=adapt_rows(hypernet, ancestry, "projected"))
 
     def build_stages(self, ancestry: Spec) -> tuple[Stage, Stage]:
         """Return the settings of both stages."""
@@ -110,13 +121,19 @@ class PithExtractor(Extractor):
         ancestry model's tensors.
         """
         ancestry, (_, stage_2) = ancestries[0], self.build_stages(ancestries[0])
-        rows = max(ancestry.hidden, 3 * ancestry.width)
+        rows = count_matrix_rows(ancestry)
         if rows > self.hypernet.chunk:
             raise WrongCall(
                 f"the ancestry model's largest matrix has {rows} rows, but the factors of P and Q "
                 f"have {self.hypernet.chunk}; increase --hypernet-chunk"
             )
+        if self.start == "projections":
+            check_projections(ancestry, self.hypernet.widest)
         return build_outline(stage_2, ancestry)
+
+    def list_further_tasks(self, ancestries: Sequence[Spec]) -> tuple[str, ...]:
+        """Return the source task."""
+        return list_sources(self.curriculum, ancestries[0])
 
     def work(self, ancestries: Sequence[Spec], images: Sequence[int]) -> list[Work]:
         """Return the cost of both stages."""
@@ -173,6 +190,31 @@ class PithExtractor(Extractor):
         inputs = [ancestry, task]
         part = run.part("directions")
         return compute_once(part, "pith.directions", measure_directions, settings, inputs)
+
+
+def check_projections(ancestry: Spec, widest: int) -> None:
+    """Check that P and Q can start at projections of an ancestry model.
+
+    Args:
+        ancestry: its shape.
+        widest: the largest number of channels that the decoder predicts.
+
+    Raises:
+        WrongCall: for a ViT that is not plain, and if its largest matrix would be tiled.
+    """
+    assert isinstance(ancestry, ViTSpec)  # the only family
+    first = next((name for name in list_obstacles(ancestry) if name not in _SERVED), None)
+    if first is not None:
+        raise WrongCall(
+            f"the ancestry model has {first}, which the start projections does not inherit; choose "
+            "a plain ViT with a class token, or --start noise"
+        )
+    rows = count_matrix_rows(ancestry)
+    if rows > widest:
+        raise WrongCall(
+            f"the ancestry model's largest matrix has {rows} rows, but with the start projections "
+            f"the decoder predicts {widest}; increase --hypernet-widest"
+        )
 
 
 def train_stage(

@@ -32,7 +32,7 @@ MAP, MATRIX = 4.4, 3.4  # widths of the two panels
 # Widths of the map by itself, and of its colour bar or task names.
 ALONE, BAR, TASK_NAMES = 7.0, 0.3, 1.0
 MAX_SIZES = 60  # sizes in the map
-NAMES = {"ghn3": "GHN-3", "logah": "LoGAH", "tal": "TAL"}
+NAMES = {"ghn3": "GHN-3", "logah": "LoGAH", "pith": "PITH", "tal": "TAL"}
 
 
 def draw_picture(learngene: Learngene, expander: Expander) -> Figure:

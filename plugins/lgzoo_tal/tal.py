@@ -45,6 +45,7 @@ from lgzoo_tal.config import (
     check_recipes,
     estimate_work,
     limit_to_two_steps,
+    list_sources,
     shorten_recipe,
 )
 from lgzoo_tal.hypernet_spec import HypernetDetails, LowRank, TaskForm, TaskPlace
@@ -139,6 +140,10 @@ class TalExtractor(Extractor):
         """
         _, stage_2 = self.build_stages(ancestries[0])
         return build_outline(stage_2, ancestries[0])
+
+    def list_further_tasks(self, ancestries: Sequence[Spec]) -> tuple[str, ...]:
+        """Return the source task."""
+        return list_sources(self.curriculum, ancestries[0])
 
     def work(self, ancestries: Sequence[Spec], images: Sequence[int]) -> list[Work]:
         """Return the cost of both stages."""

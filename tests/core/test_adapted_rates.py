@@ -79,6 +79,14 @@ def test_teachers_of_texts_have_no_layer_decay() -> None:
     assert (rates["teaching_lr"], rates["teaching_layer_decay"]) == (INHERITED_LR, 1.0)
 
 
+@pytest.mark.parametrize(
+    ("name", "setting"), [("lsamd", "layer_decay"), ("tleg", "teaching_layer_decay")]
+)
+def test_an_extraction_from_a_model_of_texts_refuses_a_layer_decay(name: str, setting: str) -> None:
+    with pytest.raises(WrongCall, match=rf"^{setting} is 0\.75, but models of texts"):
+        lifecycle.extract(name, ancestries="ancestry-words", tasks="topic", **{setting: 0.75})
+
+
 def test_a_lower_rate_of_a_preset_stays() -> None:
     nested = METHODS.load("nested").extractor
     low = replace(nested, teaching=replace(nested.teaching, lr=1e-6))  # type: ignore[attr-defined, type-var, call-arg]

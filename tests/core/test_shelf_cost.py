@@ -14,7 +14,7 @@ from learngene_zoo.artifacts.card import render_learngene_card
 from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.artifacts.records import CardCost, CardRecord
 from learngene_zoo.bench.grid.cell import Arm
-from learngene_zoo.bench.running.extraction import count_images
+from learngene_zoo.bench.running.extraction import count_images, estimate_works
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.method.installed import METHODS
 from learngene_zoo.runs.run import Run
@@ -89,6 +89,13 @@ def test_a_card_and_readmes_table_say_what_it_cost() -> None:
 def test_an_impossible_cost_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(WrongCall):
         CardCost(**{"seconds": 1.0, "images": 1, "params": 1, **wrong})  # type: ignore[arg-type]
+
+
+def test_a_source_task_among_the_tasks_is_counted_once() -> None:
+    arm = Arm(name="any", method="logah", tasks=("digits",), settings={"source": "forms"})
+    first, second = estimate_works(arm, lambda _: 1000, False)
+    with_source = replace(arm, tasks=("forms", "digits"))
+    assert estimate_works(with_source, lambda _: 1000, False) == [first, second]
 
 
 def test_images_are_those_of_training_or_those_that_are_looked_at(tmp_path: Path) -> None:

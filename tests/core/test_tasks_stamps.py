@@ -19,6 +19,7 @@ from learngene_zoo.artifacts.descendant import assemble
 from learngene_zoo.bench.grid.grid import Arm, list_cells
 from learngene_zoo.errors import Refused
 from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.lifecycle.extraction import PreparedExtraction
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks import stamps
@@ -141,6 +142,38 @@ def test_a_run_is_not_resumed_on_other_labels(
     swap(top)
     with pytest.raises(KeyboardInterrupt):
         start_training(top, tmp_path / "out", Run(resume=True))
+
+
+@pytest.mark.parametrize("name", ["tal", "logah", "ghn3", "pith"])
+def test_an_extraction_is_not_resumed_after_its_source_task_changed(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    top, begun = build(tmp_path / "data"), []
+
+    def interrupt(_: Any, run: Run) -> None:
+        assert run.folder is not None
+        (run.folder / "checkpoint-1").mkdir(exist_ok=True)
+        begun.append(run)
+        raise KeyboardInterrupt
+
+    def start(run: Run) -> None:
+        lifecycle.extract(
+            name,
+            tasks="digits",
+            source=f"folder:{top}",
+            preset="smoke",
+            out=tmp_path / "out",
+            run=run,
+        )
+
+    monkeypatch.setattr(PreparedExtraction, "condense", interrupt)
+    for run in (Run(), Run(resume=True)):
+        with pytest.raises(KeyboardInterrupt):
+            start(run)
+    swap(top)
+    with pytest.raises(Refused, match=r"the data folder:.*/data changed since the run"):
+        start(Run(resume=True))
+    assert len(begun) == 2
 
 
 def test_cells_of_a_bench_know_their_data(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from papers_data import decathlon, picture, write_annotations
 from learngene_zoo.errors import BadData, Unavailable
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.tasks.images import decode_image
+from lgzoo_papers.suite import ROWS, find_on_hub
 
 NAME = "decathlon-daimlerpedcls"
 
@@ -244,6 +245,15 @@ def test_what_cannot_be_had_says_where_it_is(
     monkeypatch.delenv("LGZOO_DECATHLON", raising=False)
     with pytest.raises(Unavailable, match=f"{words}.*decathlon-1.0-devkit.tar.gz.*LGZOO_DECATHLON"):
         open_task(name)
+
+
+def test_what_the_archive_does_not_contain_is_read_from_the_hub(base: Path) -> None:
+    entry = ROWS["decathlon-svhn"].entry
+    source = find_on_hub(entry)
+    assert source is not None
+    (base / "data" / "svhn.tar").touch()
+    assert find_on_hub(entry) is None
+    assert find_on_hub(ROWS["decathlon-imagenet12"].entry) is not None
 
 
 def test_a_variable_that_names_no_folder_is_said(

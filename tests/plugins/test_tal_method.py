@@ -319,10 +319,18 @@ def test_a_descendant_of_an_ancestry_with_frills_is_a_plain_vit() -> None:
 
 def test_an_ancestry_of_224_pixels_needs_more_rows_which_the_preset_gets() -> None:
     spec = replace(SPEC, layers=12, width=192, heads=3, image_size=224, patch_size=16)
-    with pytest.raises(WrongCall, match=r"would need 2048 rows .* or increase --hypernet-chunk"):
+    with pytest.raises(WrongCall, match=r"would need 2048 rows .* larger --hypernet-chunk"):
         TAL.presets["mini"].outline([spec])
     assert TAL.adapt_preset("mini", [spec]).outline([spec]).spec.image_size == 224
     assert TAL.presets["paper"].outline([spec]).spec.image_size == 224
+
+
+@pytest.mark.parametrize("method", [GHN3, LOGAH], ids=lambda method: method.name)
+def test_a_refusal_names_the_rows_only_where_they_help(method: Any) -> None:
+    with pytest.raises(WrongCall) as caught:
+        method.presets["mini"].outline([SPEC.with_(patch_size=SPEC.image_size)])
+    assert "is a single patch" in str(caught.value)
+    assert "--hypernet-chunk" not in str(caught.value)
 
 
 def test_presets_have_the_published_sizes() -> None:
@@ -383,6 +391,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"embedding_images": 0}, "embedding_images is 0"),
     ({"training": replace(RECIPE, mixup=0.8)}, "mixup of the training is 0.8; it must be 0"),
     ({"tuning": replace(RECIPE, drop_path=0.1)}, "drop_path of the tuning is 0.1; it must be 0"),
+    (
+        {"training": replace(RECIPE, layer_decay=0.75)},
+        "layer_decay of the training is 0.75; it must be 1",
+    ),
     ({"tuning": replace(RECIPE, compile=True)}, "compile of the tuning is on; it must be off"),
     ({"hypernet_hidden": 18}, "must be a multiple of 4"),
 ]

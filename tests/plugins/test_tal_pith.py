@@ -25,9 +25,9 @@ from lgzoo_tal.hypernet_spec import HypernetSpec
 from lgzoo_tal.meta_training import MetaTraining
 from lgzoo_tal.modules.graph import build_graph
 from lgzoo_tal.modules.hypernet import Hypernet, build_frozen_hypernet
-from lgzoo_tal.modules.inheritance import Inheritance
-from lgzoo_tal.modules.narrowing import build_projection
-from lgzoo_tal.pith import PithExtractor
+from lgzoo_tal.modules.inheritance import Inheritance, normalise_tensors
+from lgzoo_tal.modules.narrowing import build_projection, merge_norms
+from lgzoo_tal.pith import PITH, PithExtractor, check_projections
 
 # Numbers that the released code computes from random tensors: `state/NAME` of the hypernetwork,
 # `teacher/NAME` in half precision, the embedding `task`, and STAGE/TARGET/NAME, every third or
@@ -243,6 +243,71 @@ def test_at_full_size_it_starts_at_the_ancestry_model(form: Any, writers: Any) -
     assert_close(*streams, rtol=1e-4, atol=1e-4)
 
 
+def test_it_starts_at_a_model_with_a_layer_scale_and_no_position_of_the_class_token() -> None:
+    spec = TEACHER.with_(layer_scale=0.1, no_embed_class=True, classes=0)
+    check_projections(spec, widest=128)
+    size = SIZE.with_(start="projections")
+    state = build_teacher(spec)
+    hypernet = silence(Hypernet(size, seed=1))
+    inherited = normalise_tensors(state, spec, TEACHER, "projections")
+    hypernet.inheritance = Inheritance(size, TEACHER, inherited, draw_directions())
+    other = build_model(TEACHER, hypernet.predict(build_graph(TEACHER)))
+    images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    streams = []
+    for model in (build_model(spec, state), other):
+        model.norm = torch.nn.Identity()
+        streams.append(model.forward_features(images).detach())
+    assert_close(*streams, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("change", "obstacle"),
+    [
+        ({"qk_norm": True}, "norms of queries and keys"),
+        ({"registers": 4}, "register tokens"),
+        ({"activation": "quick_gelu"}, "another activation than GELU"),
+        ({"norm_eps": 1e-5}, "an epsilon of 1e-06"),
+        ({"pool": "avg", "class_token": False}, "another pooling than the class token"),
+    ],
+)
+def test_the_start_at_projections_refuses_other_than_plain_vits(
+    change: dict[str, Any], obstacle: str
+) -> None:
+    specs = [tal_toy.build_ancestry().spec.with_(**change)]
+    with pytest.raises(WrongCall, match=f"has .*{obstacle}.* or --start noise"):
+        build_extractor(start="projections", hypernet_widest=128).outline(specs)
+    assert build_extractor().outline(specs)
+
+
+@pytest.mark.parametrize("widest", [None, 512])
+def test_the_preset_starts_at_an_ancestry_model_wider_than_the_bundled_one(
+    widest: int | None,
+) -> None:
+    """No matrix is cropped and tiled: its tensors are the ancestry model's, norms merged."""
+    spec = TEACHER.with_(width=192, heads=6, layers=1)
+    extractor: Any = PITH.adapt_preset("mini", [spec])
+    assert extractor.outline([spec]).spec.width == 192
+    assert (extractor.hypernet.widest, extractor.hypernet.chunk) == (768, 2048)
+    stage, _ = extractor.build_stages(spec)
+    small = stage.hypernet.with_(hidden=8, layers=1, heads=2, rank=4, form="published")
+    small = small.with_(widest=widest or small.widest, writers="published")
+    hypernet = silence(Hypernet(small, seed=1))
+    teacher = build_teacher(spec)
+    hypernet.inheritance = Inheritance(small, spec, teacher, torch.eye(192))
+    predicted = hypernet.predict(build_graph(spec))
+    block = merge_norms(teacher, "blocks.0.")
+    is_equal = [torch.allclose(predicted[name], block[name], atol=1e-5) for name in block]
+    assert all(is_equal) == (widest is None)
+
+
+def test_the_start_at_projections_refuses_a_decoder_that_would_tile_them() -> None:
+    spec = tal_toy.build_ancestry().spec
+    with pytest.raises(WrongCall, match=r"has 128 rows.*64; increase --hypernet-widest"):
+        build_extractor(start="projections").outline([spec])
+    assert build_extractor(start="projections", hypernet_widest=128).outline([spec])
+    assert build_extractor().outline([spec])
+
+
 def test_narrower_layernorm_is_exact_within_the_directions() -> None:
     directions = draw_directions()
     P = build_projection(directions, 16)
@@ -300,7 +365,8 @@ def test_the_learngene_stores_the_ancestry_models_matrices_or_only_its_name(
 
 @pytest.mark.parametrize("start", ["noise", "projections"])
 def test_an_interrupted_extraction_ends_with_the_same_learngene(start: str, tmp_path: Path) -> None:
-    complete = extract_learngene(start=start)
+    settings = {"start": start, "hypernet_widest": 128}
+    complete = extract_learngene(**settings)
     folder, calls = tmp_path / "run", []
     real = MetaTraining.collect_result
 
@@ -313,8 +379,8 @@ def test_an_interrupted_extraction_ends_with_the_same_learngene(start: str, tmp_
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(MetaTraining, "collect_result", stop_second)
         with pytest.raises(KeyboardInterrupt):
-            extract_learngene(Run(seed=3, folder=folder), start=start)
-    resumed = extract_learngene(Run(seed=3, folder=folder, resume=True), start=start)
+            extract_learngene(Run(seed=3, folder=folder), **settings)
+    resumed = extract_learngene(Run(seed=3, folder=folder, resume=True), **settings)
     assert complete.state.keys() == resumed.state.keys()
     assert all(torch.equal(complete.state[name], resumed.state[name]) for name in complete.state)
 

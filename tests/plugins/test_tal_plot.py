@@ -30,6 +30,7 @@ from lgzoo_tal.hypernet_spec import HypernetDetails, HypernetSpec, get_prefix, t
 from lgzoo_tal.logah import LOGAH
 from lgzoo_tal.modules.graph import build_graph
 from lgzoo_tal.modules.hypernet import Hypernet
+from lgzoo_tal.pith import PITH
 from lgzoo_tal.plot import (
     MAX_SIZES,
     NAMES,
@@ -363,9 +364,10 @@ def test_what_cannot_be_drawn(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_all_three_methods_draw_with_it_and_the_command_writes_it(tmp_path: Path) -> None:
-    assert {TAL.plot, LOGAH.plot, GHN3.plot} == {"lgzoo_tal.plot:draw_picture"}
-    assert {TAL.name, LOGAH.name, GHN3.name} == set(NAMES)
+def test_all_four_methods_draw_with_it_and_the_command_writes_it(tmp_path: Path) -> None:
+    methods = (TAL, LOGAH, GHN3, PITH)
+    assert {method.plot for method in methods} == {"lgzoo_tal.plot:draw_picture"}
+    assert {method.name for method in methods} == set(NAMES)
     path, out = tmp_path / "gene", tmp_path / "tal.svg"
     build_learngene().save(path)
     result = CliRunner().invoke(main, ["plot", str(path), "-o", str(out)])

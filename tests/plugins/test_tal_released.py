@@ -12,8 +12,10 @@ import pytest
 import torch
 from checkpoint_toy import WRITERS, write_pickle
 
+from learngene_zoo import lifecycle
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.hub import client as hub_file
+from learngene_zoo.runs.run import Run
 from lgzoo_tal.hypernet_spec import HypernetSpec
 from lgzoo_tal.modules import released
 from lgzoo_tal.modules.hypernet import Hypernet
@@ -99,6 +101,17 @@ def test_what_the_shapes_do_not_say_is_as_in_the_papers(tmp_path: Path) -> None:
 
 
 # Other networks.
+
+
+def test_a_checkpoint_is_refused_for_an_ancestry_model_of_texts(tmp_path: Path) -> None:
+    write_pickle(tmp_path / "ghn3.pt", build_official(CONV))
+    with pytest.raises(WrongCall, match=r"the ancestry model takes texts; .* leave out --released"):
+        lifecycle.extract(
+            "ghn3",
+            ancestries="ancestry-words",
+            released=str(tmp_path / "ghn3.pt"),
+            run=Run(threads=1, device="cpu"),
+        )
 
 
 def test_ghn_2_is_refused(tmp_path: Path) -> None:

@@ -152,7 +152,9 @@ def estimate_works(arm: Arm, size: Callable[[str], int], offline: bool) -> list[
         if arm.extractor.needs_tasks()
         else []
     )
-    return list(arm.adapt_extractor(specs).work(specs, [size(task) for task in tasks]))
+    extractor = arm.adapt_extractor(specs)
+    further = extractor.list_further_tasks(specs)
+    return list(extractor.work(specs, [size(task) for task in tasks if task not in further]))
 
 
 def check_same_ancestries(cells: Iterable[Cell], out: Path, run: Run) -> None:

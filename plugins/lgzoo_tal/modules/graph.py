@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from learngene_zoo.plugin import Spec, ViTSpec, WrongCall, get_shapes, require_pictures
-from lgzoo_tal.hypernet_spec import CUTOFF
+from lgzoo_tal.hypernet_spec import CUTOFF, list_obstacles
 
 Shape = tuple[int, ...]
 
@@ -170,28 +170,7 @@ def check_spec(spec: Spec) -> None:
             f"hypernetworks do not predict models of the family {spec.family!r}; expected a plain "
             "ViT"
         )
-    obstacles = {
-        "blocks of several sizes": not spec.plain,
-        "a dense head": spec.dense,
-        "no classes": spec.classes == 0,
-        "layer scale": spec.layer_scale is not None,
-        "register tokens": spec.registers > 0,
-        "norms of queries and keys": spec.qk_norm,
-        "no bias of queries, keys and values": not spec.qkv_bias,
-        "no bias of its projections": not spec.proj_bias,
-        "a norm before its blocks": spec.pre_norm,
-        "another pooling than the class token": spec.pool != "token",
-        "no position of its class token": spec.no_embed_class,
-        "no norm before its head": not spec.norms_before_pool,
-        "another MLP than two layers": spec.mlp != "mlp",
-        "another activation than GELU": spec.activation != "gelu",
-        "other norms than LayerNorm with an epsilon of 1e-06": (
-            (spec.norm, spec.norm_eps) != ("layer", 1e-6)
-        ),
-        "norms after attention and MLP": spec.post_norm,
-        "further norms": spec.embed_norm or spec.scale_norms,
-    }
-    first = next((obstacle for obstacle, is_present in obstacles.items() if is_present), None)
+    first = next(iter(list_obstacles(spec)), None)
     if first is not None:
         raise WrongCall(
             f"this ViT has {first}, which hypernetworks do not predict; expected a plain ViT with "

@@ -22,6 +22,7 @@ from learngene_zoo.plugin import (
     Repository,
     Run,
     StateDict,
+    TextSpec,
     WrongCall,
     compute_sha256,
     fetch_from_hub,
@@ -59,9 +60,15 @@ def import_checkpoint(
         run: whether the Hub may be asked.
 
     Raises:
-        WrongCall: for a hypernetwork with another decoder, and as `fetch_checkpoint` does.
+        WrongCall: for an ancestry model of texts, for a hypernetwork with another decoder, and as
+            `fetch_checkpoint` does.
         BadFile: as `read_hypernet` does.
     """
+    if isinstance(config.spec, TextSpec):
+        raise WrongCall(
+            "released checkpoints predict models of images, and the ancestry model takes texts; "
+            "choose another ancestry model, or leave out --released"
+        )
     path, release = fetch_checkpoint(reference, offline=run.offline)
     spec, state = read_hypernet(path)
     if spec.decoder != decoder:
