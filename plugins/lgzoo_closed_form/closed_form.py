@@ -71,10 +71,7 @@ from lgzoo_closed_form.pruned import StoreWeights
 from lgzoo_closed_form.work import estimate_solutions, estimate_statistics
 
 if TYPE_CHECKING:
-    import torch
-
     from learngene_zoo.plugin import Ancestry, Descendant, Json, Run, Spec, StateDict, Target, Task
-    from lgzoo_closed_form.modules.streams import StreamTeacher
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,9 +254,8 @@ class ClosedFormExpander(Expander):
             provenance |= seen
         body = config.spec.with_(layers=spec.layers, width=spec.width, heads=spec.heads, classes=0)
         parts = resize_positions(parts, body, spec)
-        parts = select_tensors(
-            parts, get_shapes(spec).__contains__
-        )  # no pooling, if the head is for pixels
+        # No pooling, if the head is for pixels
+        parts = select_tensors(parts, get_shapes(spec).__contains__)
         return assemble(spec, parts, seed=run.seed, provenance=provenance)
 
     def _solve_blocks(
@@ -275,6 +271,7 @@ class ClosedFormExpander(Expander):
             run: seed, threads and progress.
         """
         from lgzoo_closed_form.modules.solve import solve_descendant
+        from lgzoo_closed_form.modules.width import project_stream
 
         details = parse_details(learngene.config, ClosedFormDetails)
         task = open_calibration_task(self.calibration, details.task, target, run)
@@ -284,28 +281,10 @@ class ClosedFormExpander(Expander):
             learngene, cut.depth, details.calibration, task, kept, run
         ) as teacher:
             body = teacher.spec.with_(layers=spec.layers, width=spec.width, heads=spec.heads)
-            P_dD = self._build_projection(teacher, columns_DD, spec)
+            P_dD = project_stream(teacher, columns_DD, spec, is_nested=self.nested)
             rho = details.calibration.find_penalty(spec)
             parts = solve_descendant(teacher, body, cut.runs, P_dD, rho=rho, solve=self.solve)
         return parts, {"calibration": task.name, **({"streams": "kept"} if kept else {})}
-
-    def _build_projection(
-        self, teacher: StreamTeacher, columns_DD: torch.Tensor, spec: Spec
-    ) -> torch.Tensor | None:
-        """Return P (d, D) of the stream; None if it stays as it is.
-
-        Args:
-            teacher: the first blocks of the ancestry model, which the descendant replaces.
-            columns_DD: the directions of the streams of all blocks.
-            spec: the shape of the descendant.
-        """
-        from lgzoo_closed_form.modules.width import build_projection, compute_directions
-
-        if spec.width == len(columns_DD) and not self.nested:
-            return None
-        if not self.nested:
-            columns_DD, _ = compute_directions(teacher.streams, teacher.pictures)
-        return build_projection(columns_DD, spec.width, spec.head_width if self.nested else None)
 
 
 CLOSED_FORM = Method(

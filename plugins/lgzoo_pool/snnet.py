@@ -23,8 +23,7 @@ norm, as its published FLOPs show; here they have it, unless the expander's `leg
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
-from itertools import pairwise
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from learngene_zoo.plugin import (
@@ -36,7 +35,6 @@ from learngene_zoo.plugin import (
     LearngeneConfig,
     Method,
     Recipe,
-    WrongCall,
     adapt_rates,
     compute_once,
     derive_seed,
@@ -53,13 +51,12 @@ from lgzoo_pool.settings import (
     TeacherTargets,
     estimate_work,
 )
-from lgzoo_pool.snnet_steps import name_path, start_stitches, train_network
+from lgzoo_pool.snnet_steps import check_formats, name_path, start_stitches, train_network
 
 if TYPE_CHECKING:
     from learngene_zoo.plugin import (
         Ancestry,
         Descendant,
-        InputFormat,
         Json,
         Member,
         Run,
@@ -200,31 +197,6 @@ class SnnetExtractor(Extractor):
             evaluated=self.judged,
         )
         return NetworkSettings(trained=self.trained, paths=paths)
-
-
-def check_formats(ancestries: Sequence[Ancestry]) -> None:
-    """Raise `WrongCall` for anchors that need images in different formats."""
-    formats = [describe_format(ancestry.input_format) for ancestry in ancestries]
-    for number, (before, after) in enumerate(pairwise(formats), start=2):
-        different = [
-            f"{name} {before[name]} and {after[name]}"
-            for name in before
-            if before[name] != after[name]
-        ]
-        if different:
-            raise WrongCall(
-                f"ancestries {number - 1} and {number} need images in different formats: "
-                f"{', '.join(different)}; use models trained alike"
-            )
-
-
-def describe_format(images: InputFormat) -> dict[str, object]:
-    """Return by name how images are normalised, resized and cropped, whatever their size."""
-    return {
-        "mean": list(images.mean),
-        "standard deviation": list(images.std),
-        **asdict(images.view),
-    }
 
 
 def attach_heads(

@@ -1,15 +1,53 @@
-"""The steps of SN-Net that are parts of a run: the start of the stitches and the joint training."""
+"""The steps of SN-Net: the check of the anchors, the start of the stitches, the joint training."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from learngene_zoo.plugin import WrongCall
 from lgzoo_pool.paths import Path, StitchLayout
 from lgzoo_pool.settings import LeastSquaresSettings, NetworkSettings
 
 if TYPE_CHECKING:
-    from learngene_zoo.plugin import Descendant, Json, Part, Run, StateDict, Task, TimmModel
+    from learngene_zoo.plugin import (
+        Ancestry,
+        Descendant,
+        InputFormat,
+        Json,
+        Part,
+        Run,
+        StateDict,
+        Task,
+        TimmModel,
+    )
+
+
+def check_formats(ancestries: Sequence[Ancestry]) -> None:
+    """Raise `WrongCall` for anchors that need images in different formats."""
+    formats = [describe_format(ancestry.input_format) for ancestry in ancestries]
+    for number, (before, after) in enumerate(pairwise(formats), start=2):
+        different = [
+            f"{name} {before[name]} and {after[name]}"
+            for name in before
+            if before[name] != after[name]
+        ]
+        if different:
+            raise WrongCall(
+                f"ancestries {number - 1} and {number} need images in different formats: "
+                f"{', '.join(different)}; use models trained alike"
+            )
+
+
+def describe_format(images: InputFormat) -> dict[str, object]:
+    """Return by name how images are normalised, resized and cropped, whatever their size."""
+    return {
+        "mean": list(images.mean),
+        "standard deviation": list(images.std),
+        **asdict(images.view),
+    }
 
 
 def start_stitches(

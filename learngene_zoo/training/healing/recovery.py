@@ -112,13 +112,20 @@ def recover(
     }
     if "healed" in start.provenance:
         healed["before"] = start.provenance["healed"]
-    provenance = dict(start.provenance)
-    if find_kept(watch).epoch:  # results of a training before are not those of the healed weights
-        provenance = drop_training_records(provenance)
-        former = {name: value for name, value in start.provenance.items() if name not in provenance}
-        healed |= {"trained_before": former} if former else {}
-    provenance["healed"] = healed
+    provenance = _record(start.provenance, healed, is_changed=find_kept(watch).epoch > 0)
     return replace(start, state=get_state_dict(objective.model), provenance=provenance, folder=None)
+
+
+def _record(
+    before: Mapping[str, Json], healed: dict[str, Json], *, is_changed: bool
+) -> dict[str, Json]:
+    """Return a provenance with the record of the healing.
+
+    If the weights changed, records of a training before, which do not hold any more, move there.
+    """
+    kept = drop_training_records(before) if is_changed else dict(before)
+    former = {name: value for name, value in before.items() if name not in kept}
+    return {**kept, "healed": {**healed, **({"trained_before": former} if former else {})}}
 
 
 def build_objective(

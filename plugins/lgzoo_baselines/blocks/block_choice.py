@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from learngene_zoo.plugin import (
     Expander,
@@ -274,17 +274,9 @@ def build_descendant(
     parts = resize_positions(parts, config.spec, spec)
     parts = select_tensors(parts, get_shapes(spec).__contains__)
     mean, std = config.normalisation
-    return assemble(
-        spec,
-        parts,
-        seed=run.seed,
-        scheme=scheme,
-        mean=mean,
-        std=std,
-        view=config.view,
-        provenance=provenance,
-        files=learngene.files,
-    )
+    inputs: dict[str, Any] = {"mean": mean, "std": std, "view": config.view}
+    inputs["files"] = learngene.files
+    return assemble(spec, parts, seed=run.seed, scheme=scheme, provenance=provenance, **inputs)
 
 
 def _make_method(name: str, title: str, expander: Expander) -> Method:

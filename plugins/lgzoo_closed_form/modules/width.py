@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from learngene_zoo.plugin import Along, Spec, StateDict, get_table, map_axes, select_tensors
-from lgzoo_closed_form.modules.streams import Pictures, Streams
+from lgzoo_closed_form.modules.streams import Pictures, Streams, StreamTeacher
 
 
 def compute_directions(streams: Streams, pictures: Pictures) -> tuple[torch.Tensor, torch.Tensor]:
@@ -68,6 +68,24 @@ def build_projection(
     columns = columns_DD[:, : basis_dK.shape[1]].double()
     exact, triangle = torch.linalg.qr(columns - columns.mean(dim=0))
     return basis_dK @ (exact * triangle.diagonal().sign()).T
+
+
+def project_stream(
+    teacher: StreamTeacher, columns_DD: torch.Tensor, spec: Spec, *, is_nested: bool
+) -> torch.Tensor | None:
+    """Return P (d, D) of the stream of a descendant; None if it stays as it is.
+
+    Args:
+        teacher: the first blocks of the ancestry model, which the descendant replaces.
+        columns_DD: the directions of the streams of all blocks.
+        spec: the shape of the descendant.
+        is_nested: keep these directions, so that streams of several widths are nested.
+    """
+    if spec.width == len(columns_DD) and not is_nested:
+        return None
+    if not is_nested:
+        columns_DD, _ = compute_directions(teacher.streams, teacher.pictures)
+    return build_projection(columns_DD, spec.width, spec.head_width if is_nested else None)
 
 
 def build_basis(narrow: int) -> torch.Tensor:
