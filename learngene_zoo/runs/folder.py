@@ -356,19 +356,22 @@ def clear(folder: Path, *, but_kept: bool = False) -> None:
 def _iterate_folders(folder: Path) -> Iterator[Path]:
     """Yield the folders in which a run stores files: the run's folder, and those of its parts, each
     after its parent.
+
+    Symbolic links are not followed: a run creates none.
     """
     yield folder
-    inside = [path for path in (folder / "parts").rglob("*") if path.is_dir()]
-    yield from [path for path in (folder / "parts",) if path.is_dir()]
-    yield from sorted(
-        path
-        for path in inside
-        if not any(_is_result(part) for part in path.relative_to(folder).parts)
-    )
+    waiting = [folder / "parts"]
+    while waiting:
+        subfolder = waiting.pop()
+        if subfolder.is_dir() and not subfolder.is_symlink() and not _is_result(subfolder):
+            yield subfolder
+            waiting.extend(sorted(subfolder.iterdir(), reverse=True))
 
 
-def _is_result(name: str) -> bool:
-    return name == "done" or name.startswith(("checkpoint-", "best-"))
+def _is_result(path: Path) -> bool:
+    """Return whether a path is a checkpoint, the best weights so far, or a finished part."""
+    is_named = path.name == "done" or path.name.startswith(("checkpoint-", "best-"))
+    return is_named and path.is_dir() and not path.is_symlink()
 
 
 def _list_resumable(folder: Path) -> list[Path]:
@@ -377,7 +380,7 @@ def _list_resumable(folder: Path) -> list[Path]:
         entry
         for subfolder in _iterate_folders(folder)
         for entry in sorted(subfolder.iterdir())
-        if entry.is_dir() and _is_result(entry.name)
+        if _is_result(entry)
     ]
 
 
