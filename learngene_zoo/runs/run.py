@@ -85,14 +85,25 @@ class Run:
     def part(self, name: str) -> Run:
         """Return a sub-run with its own seed, folder and checkpoints.
 
-        The name may contain slashes.
+        The name may contain slashes. Any name, such as that of a task with a path, gives a folder
+        within the run's.
         """
         return replace(
             self,
-            folder=self.folder / "parts" / name if self.folder else None,
+            folder=self.folder / "parts" / _make_relative(name) if self.folder else None,
             seed=derive_seed(self.seed, "part", name),
             name=f"{self.name}/{name}" if self.name else name,
         )
+
+
+def _make_relative(name: str) -> str:
+    """Return the name of a part as a path that leads nowhere above its start.
+
+    The dots of a component `..` and a slash at the start are written as in an URL.
+    """
+    components = ["%2E%2E" if component == ".." else component for component in name.split("/")]
+    path = "/".join(components)
+    return f"%2F{path[1:]}" if path.startswith("/") else path
 
 
 def check_device(name: str) -> None:

@@ -13,6 +13,7 @@ import torch
 
 from learngene_zoo.runs.cache import Part, compute_key, compute_once
 from learngene_zoo.runs.run import Run
+from learngene_zoo.seeds import derive_seed
 from learngene_zoo.testing import make_tiny_ancestry, make_tiny_task
 
 
@@ -145,6 +146,27 @@ def test_a_part_has_a_name_and_a_seed_of_its_own(tmp_path: Path) -> None:
     assert run.part("a").seed == replace(run, device="cuda", workers=2).part("a").seed
     assert [part.name for part in parts] == ["", "a", "b", "a/b", "a/b", "a"]
     assert run.part("a").part("b").folder == tmp_path / "parts" / "a" / "parts" / "b"
+
+
+@pytest.mark.parametrize(
+    ("name", "folder"),
+    [
+        ("search/digits", "search/digits"),
+        ("folder:/data/a..b/photos", "folder:/data/a..b/photos"),
+        ("folder:../../../../data", "folder:../%2E%2E/%2E%2E/%2E%2E/data"),
+        ("..", "%2E%2E"),
+        ("search/../../data", "search/%2E%2E/%2E%2E/data"),
+        ("/data/photos", "%2Fdata/photos"),
+        ("//data", "%2F/data"),
+    ],
+)
+def test_the_folder_of_a_part_is_within_that_of_its_run(
+    name: str, folder: str, tmp_path: Path
+) -> None:
+    part = Run(folder=tmp_path, seed=3).part(name)
+    assert part.folder == tmp_path / "parts" / folder
+    assert part.folder.resolve().is_relative_to((tmp_path / "parts").resolve())
+    assert (part.name, part.seed) == (name, derive_seed(3, "part", name))
 
 
 def test_without_resume_a_part_is_computed_anew(tmp_path: Path) -> None:
