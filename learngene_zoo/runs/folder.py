@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 RECORD, LOCK, HOLDER = "run.json", "run.lock", "holder.json"
 _DATE = "%Y-%m-%d %H:%M:%S"
 _FILES = ("metrics.jsonl", NOTE, RECORD)
+_RECORDS = ("record.json", "checkpoint.json")  # of results
 _KIND = "run"
 
 
@@ -369,9 +370,16 @@ def _iterate_folders(folder: Path) -> Iterator[Path]:
 
 
 def _is_result(path: Path) -> bool:
-    """Return whether a path is a checkpoint, the best weights so far, or a finished part."""
+    """Return whether a path is a checkpoint, the best weights so far, or a finished part.
+
+    A part may have such a name as well, that of a task; its folder has no marker. Results of
+    earlier versions have none either, but their records. An empty folder is the rest of a result.
+    """
     is_named = path.name == "done" or path.name.startswith(("checkpoint-", "best-"))
-    return is_named and path.is_dir() and not path.is_symlink()
+    if not is_named or path.is_symlink() or not path.is_dir():
+        return False
+    names = {entry.name for entry in path.iterdir()}
+    return not names or not names.isdisjoint((MARKER, *_RECORDS))
 
 
 def _list_resumable(folder: Path) -> list[Path]:
