@@ -71,6 +71,9 @@ class Run:
     shared: Path | None = None
     # A fingerprint of the computation, for checkpoints; empty where nothing is kept.
     plan: str = ""
+    # The package, version and digest of a plugin's code, on which its parts depend; empty for a
+    # method of this project.
+    code: str = ""
     name: str = ""  # of the part; empty for the whole run
 
     @property

@@ -197,6 +197,34 @@ def test_a_finished_part_is_loaded_when_its_run_resumes(tmp_path: Path) -> None:
     assert (part.record, part.state["x"].tolist()) == ({"steps": 3}, [3.0, 3.0])
 
 
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_a_part_of_other_code_is_not_taken_over(tmp_path: Path, is_shared: bool) -> None:
+    CALLS.clear()
+    for code, calls in (("a", 1), ("a", 1), ("b", 2), ("", 3), ("", 3)):
+        run = Run(folder=tmp_path / "run", code=code, shared=tmp_path if is_shared else None)
+        compute_once(run.part("p").part("inner"), "toy.note", note, Settings())
+        assert len(CALLS) == calls
+
+
+def note(settings: Settings, run: Run) -> tuple[dict[str, torch.Tensor], Any]:
+    CALLS.append(settings)
+    return {}, {0: (1.5, None), "one": [2]}
+
+
+@pytest.mark.parametrize("stored", ["nowhere", "in the run", "shared"])
+def test_the_record_of_a_part_is_the_one_that_a_resumed_run_reads(
+    stored: str, tmp_path: Path
+) -> None:
+    run = Run(
+        folder=None if stored == "nowhere" else tmp_path / "run",
+        shared=tmp_path / "shared" if stored == "shared" else None,
+        resume=True,
+    )
+    for _ in range(2):
+        part = compute_once(run.part("p"), "toy.note", note, Settings())
+        assert part.record == {"0": [1.5, None], "one": [2]}
+
+
 def test_no_two_functions_of_the_tree_share_the_name_of_a_part() -> None:
     functions: dict[str, set[str]] = {}
     root = Path(__file__).resolve().parents[2]
