@@ -24,8 +24,8 @@ from learngene_zoo.errors import BadFile, WrongCall, refuse_unknown
 T = TypeVar("T")
 Json = Any  # None, bool, int, float, str, list of Json, dict of str to Json
 ALLOWED_TYPES = (
-    "int, float, str, bool, Path, a Literal, one of these or None, a tuple[X, ...] of these, or "
-    "another frozen dataclass"
+    "int, float, str, bool, Path, a Literal of strings, one of these or None, a tuple[X, ...] of "
+    "these, or another frozen dataclass"
 )
 # Metadata of a field without an option on the command line.
 NO_OPTION = {"option": False}
@@ -170,7 +170,8 @@ def list_settings(settings: Any) -> list[Setting]:
     The fields of the first nested dataclass have no prefix (`training: Recipe` gives `lr`). Those
     of later ones, and names that already exist, are prefixed with the name of the outer field
     (`tuning: Recipe` gives `tuning_lr`). Fields marked `FLAT` never add a prefix. Fields marked
-    `NO_OPTION` are left out.
+    `NO_OPTION` are left out. Raises `TypeError` for two settings of one name, and for a field of a
+    type that no setting can have.
     """
     leaves: dict[str, Setting] = {}
     nested_before = False
@@ -185,10 +186,12 @@ def list_settings(settings: Any) -> list[Setting]:
             for inner in list_settings(value):
                 prefixed = not flat and (nested_before or inner.name in leaves)
                 name = f"{field.name}_{inner.name}" if prefixed else inner.name
+                _check_new(leaves, name, (field.name, *inner.path))
                 leaves[name] = dataclasses.replace(inner, name=name, path=(field.name, *inner.path))
             nested_before = nested_before or not flat
             continue
         kind, choices, repeated = _describe_leaf(hint, f"{type(settings).__name__}.{field.name}")
+        _check_new(leaves, field.name, (field.name,))
         leaves[field.name] = Setting(
             name=field.name,
             path=(field.name,),
@@ -201,6 +204,13 @@ def list_settings(settings: Any) -> list[Setting]:
             bounds=_find_bounds(annotation),
         )
     return list(leaves.values())
+
+
+def _check_new(leaves: Mapping[str, Setting], name: str, path: tuple[str, ...]) -> None:
+    """Raise `TypeError` if another field has the name of a setting already."""
+    if name in leaves:
+        first, second = ".".join(leaves[name].path), ".".join(path)
+        raise TypeError(f"the fields {first} and {second} are both a setting {name}; rename one")
 
 
 # The types of values that may be settings.
@@ -239,7 +249,7 @@ def find_lost_settings(settings: Any) -> Iterator[str]:
 def _describe_leaf(hint: Any, where: str) -> tuple[type, tuple[str, ...] | None, bool]:
     repeated = get_origin(hint) is tuple
     kind = get_args(hint)[0] if repeated else hint
-    if get_origin(kind) is Literal:
+    if get_origin(kind) is Literal and all(isinstance(word, str) for word in get_args(kind)):
         return str, get_args(kind), repeated
     if kind not in (int, float, str, bool, Path):
         raise TypeError(_describe_allowed(hint, where))
@@ -282,9 +292,7 @@ def _check_value(setting: Setting, value: Any) -> Any:
         return tuple(_check_value(element, item) for item in value)
     if setting.repeated:
         raise WrongCall(f"{setting.name} is {_shorten(value)}; expected a sequence of values")
-    if (isinstance(value, Path) and setting.kind is Path) or (
-        type(value) is int and setting.kind is float
-    ):
+    if isinstance(value, Path) and setting.kind is Path:
         return value
     try:
         return _decode_leaf(

@@ -65,6 +65,40 @@ def test_a_taken_name_is_prefixed() -> None:
     assert [s.name for s in list_settings(Clash())] == ["lr", "inner_lr", "steps"]
 
 
+def test_two_settings_of_one_name_are_refused() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Hidden:
+        group: Inner = field(default=Inner(), metadata=FLAT)
+        lr: float = 1.0
+
+    @dataclass(frozen=True, kw_only=True)
+    class Twice:
+        first: Inner = field(default=Inner(), metadata=FLAT)
+        second: Inner = field(default=Inner(), metadata=FLAT)
+
+    with pytest.raises(TypeError, match=r"the fields group\.lr and lr are both a setting lr"):
+        list_settings(Hidden())
+    with pytest.raises(TypeError, match=r"the fields first\.lr and second\.lr are both a setting"):
+        list_settings(Twice())
+
+
+def test_a_literal_of_numbers_is_refused() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Numbers:
+        keep: Literal[2, 3] = 2
+
+    with pytest.raises(TypeError, match=r"Numbers\.keep has the type .*a Literal of strings"):
+        list_settings(Numbers())
+
+
+def test_a_whole_number_for_a_float_is_that_float() -> None:
+    changed = with_settings(Recipe(), {"warmup": 1, "clip": 2})
+    assert fingerprint(changed) == fingerprint(
+        with_settings(Recipe(), {"warmup": 1.0, "clip": 2.0})
+    )
+    assert (type(changed.warmup), type(changed.clip)) == (float, float)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
     warm: Annotated[float, Bounds(above=0, below=1)] = 0.5
