@@ -85,12 +85,17 @@ class Bounds:
 
 
 def check_bounds(settings: Any) -> None:
-    """Raise `WrongCall` for a number that is out of bounds or not finite, or is not a number.
+    """Check that the value of each plain field has the type of its annotation and is in its bounds.
 
-    Classes of settings call this in `__post_init__`.
+    Classes of settings call this in `__post_init__`. A whole number for a float becomes a float, a
+    list for a tuple a tuple, and a string for a path a path. Raises `WrongCall` for another type
+    and for a number that is out of bounds or not finite.
     """
-    for name, bounds in _list_bounds(type(settings)):  # type: ignore[arg-type]
+    for name, bounds, plain in _list_bounds(type(settings)):  # type: ignore[arg-type]
         value = getattr(settings, name)
+        if plain is not None:
+            value = plain.convert(value, name)
+            object.__setattr__(settings, name, value)
         for number in value if isinstance(value, tuple) else (value,):
             if isinstance(number, float) and not math.isfinite(number):
                 raise WrongCall(f"{name} is {number}; it must be a finite number")
@@ -102,12 +107,53 @@ def check_bounds(settings: Any) -> None:
                 raise WrongCall(f"{name} is {number}; it must be {bounds}")
 
 
+@dataclass(frozen=True)
+class _Plain:
+    """The type of a field that is neither a record nor a mapping."""
+
+    kind: Any  # int, float, str, bool, Path or a Literal; of an element if repeated
+    optional: bool
+    repeated: bool
+
+    def convert(self, value: Any, name: str) -> Any:
+        """Return a value of this type. Raises `WrongCall` for a value of another one."""
+        if value is None and self.optional:
+            return None
+        if not self.repeated:
+            return self._convert_leaf(value, name)
+        if not isinstance(value, list | tuple):
+            raise WrongCall(f"{name} is {_shorten(value)}; expected a sequence of values")
+        return tuple(self._convert_leaf(item, name) for item in value)
+
+    def _convert_leaf(self, value: Any, name: str) -> Any:
+        if type(value) is self.kind or (self.kind is Path and isinstance(value, Path)):
+            return value
+        if self.kind is float and isinstance(value, float):  # of numpy
+            return float(value)
+        try:
+            return _decode_leaf(self.kind, value, name)
+        except BadFile as error:
+            raise WrongCall(str(error)) from None
+
+
 @cache
-def _list_bounds(cls: Any) -> list[tuple[str, Bounds | None]]:
-    """Return the names of a class's settings with their bounds."""
-    return [
-        (field.name, _find_bounds(_get_hints(cls)[field.name])) for field in dataclasses.fields(cls)
-    ]
+def _list_bounds(cls: Any) -> list[tuple[str, Bounds | None, _Plain | None]]:
+    """Return the names of a class's settings with their bounds, and the types of plain ones."""
+    hints = {field.name: _get_hints(cls)[field.name] for field in dataclasses.fields(cls)}
+    return [(name, _find_bounds(hint), _find_plain(hint)) for name, hint in hints.items()]
+
+
+def _find_plain(hint: Any) -> _Plain | None:
+    """Return the type of a plain field; None for a field of any other type."""
+    try:
+        hint, _, optional = _unwrap(hint, "")
+    except TypeError:
+        return None
+    arms = get_args(hint)
+    repeated = get_origin(hint) is tuple and arms[-1] is Ellipsis
+    kind = arms[0] if repeated else hint
+    is_plain = get_origin(kind) is Literal or kind in (int, float, str, bool, Path)
+    return _Plain(kind, optional, repeated) if is_plain else None
 
 
 def _find_bounds(hint: Any) -> Bounds | None:

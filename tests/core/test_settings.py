@@ -4,14 +4,17 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import pytest
 
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.spec import Segment
 from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.method.sizes import Target
 from learngene_zoo.settings import (
     FLAT,
     Bounds,
@@ -137,6 +140,38 @@ def test_bounds(values: dict[str, Any], said: str) -> None:
     with pytest.raises(WrongCall, match=said):
         Schedule(**values)
     assert Schedule(warm=0.99, parts=(1, 3)).parts == (1, 3)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (
+            partial(Recipe, schedule="linear"),
+            'schedule is "linear"; it must be one of cosine, poly',
+        ),
+        (partial(Recipe, epochs=1.5), "epochs is 1.5; expected a value of type int"),
+        (partial(Recipe, epochs=None), "epochs is null; expected a value of type int"),
+        (partial(Recipe, lr="0.1"), 'lr is "0.1"; expected a value of type float'),
+        (partial(Recipe, lr=True), "lr is true; expected a value of type float"),
+        (partial(Recipe, compile="no"), 'compile is "no"; expected a value of type bool'),
+        (partial(Target, layers=2.5), "layers is 2.5; expected a value of type int"),
+        (partial(Target, layers=True), "layers is true; expected a value of type int"),
+        (partial(Target, task=5), "task is 5; expected a value of type str"),
+        (partial(Schedule, parts=2), "parts is 2; expected a sequence of values"),
+        (partial(Schedule, parts=(1, 2.0)), "parts is 2.0; expected a value of type int"),
+    ],
+)
+def test_a_constructor_refuses_a_value_of_another_type(make: Any, said: str) -> None:
+    with pytest.raises(WrongCall, match=re.escape(said)):
+        make()
+
+
+def test_a_constructor_converts_as_a_file_does() -> None:
+    recipe = Recipe(warmup=1, clip=2, lr=np.float64(0.5))
+    assert [type(value) for value in (recipe.warmup, recipe.clip, recipe.lr)] == [float] * 3
+    assert fingerprint(recipe) == fingerprint(Recipe(warmup=1.0, clip=2.0, lr=0.5))
+    parts: Any = [1, 2]
+    assert Schedule(parts=parts).parts == (1, 2)
 
 
 def test_a_number_of_a_setting_without_bounds_is_finite_too() -> None:
