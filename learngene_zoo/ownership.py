@@ -88,12 +88,12 @@ def is_whole(folder: Path) -> bool:
 def remove_marked(folder: Path) -> None:
     """Remove our files from a marked folder, the marker last, and the folder if it is then empty.
 
-    A folder with content and without a valid marker is left alone. If the process is killed, the
-    next call completes the removal.
+    A folder with content and without a valid marker is left alone, as is everything behind a
+    symbolic link. If the process is killed, the next call completes the removal.
     """
     if folder.is_symlink() or not folder.is_dir():
         return
-    marked = _read_marker(folder) or {}
+    marked = [name for name in _read_marker(folder) or {} if not _is_behind_link(folder, name)]
     for name in marked:
         _unlink(folder / name)
     parents = {parent.as_posix() for name in marked for parent in Path(name).parents} - {"."}
@@ -125,7 +125,12 @@ def find_foreign_below(folder: Path, is_ours: Callable[[str], bool]) -> str:
 
 
 def remove_below(folder: Path, is_ours: Callable[[str], bool]) -> None:
-    """Remove the files that `find_foreign_below` accepts, and every folder that is then empty."""
+    """Remove the files that `find_foreign_below` accepts, and every folder that is then empty.
+
+    Symbolic links are not followed; a folder that is one is left alone.
+    """
+    if folder.is_symlink():
+        return
     for entry in _scan(folder) if folder.is_dir() else ():
         path = Path(entry.path)
         if not entry.is_dir(follow_symlinks=False):
@@ -157,6 +162,11 @@ def _read_marker(folder: Path) -> dict[str, _File] | None:
 
 def _is_inside(name: str) -> bool:
     return not name.startswith("/") and ".." not in Path(name).parts
+
+
+def _is_behind_link(folder: Path, name: str) -> bool:
+    """Return whether a folder between `folder` and the file `name` is a symbolic link."""
+    return any((folder / parent).is_symlink() for parent in Path(name).parents[:-1])
 
 
 def _write(path: Path, lines: list[str]) -> None:

@@ -24,8 +24,8 @@ from learngene_zoo.errors import BadFile, WrongCall, refuse_unknown
 T = TypeVar("T")
 Json = Any  # None, bool, int, float, str, list of Json, dict of str to Json
 ALLOWED_TYPES = (
-    "int, float, str, bool, Path, a Literal, one of these or None, a tuple[X, ...] of these, or "
-    "another frozen dataclass"
+    "int, float, str, bool, Path, a Literal of strings, one of these or None, a tuple[X, ...] of "
+    "these, or another frozen dataclass"
 )
 # Metadata of a field without an option on the command line.
 NO_OPTION = {"option": False}
@@ -85,12 +85,17 @@ class Bounds:
 
 
 def check_bounds(settings: Any) -> None:
-    """Raise `WrongCall` for a number that is out of bounds or not finite, or is not a number.
+    """Check that the value of each plain field has the type of its annotation and is in its bounds.
 
-    Classes of settings call this in `__post_init__`.
+    Classes of settings call this in `__post_init__`. A whole number for a float becomes a float, a
+    list for a tuple a tuple, and a string for a path a path. Raises `WrongCall` for another type
+    and for a number that is out of bounds or not finite.
     """
-    for name, bounds in _list_bounds(type(settings)):  # type: ignore[arg-type]
+    for name, bounds, plain in _list_bounds(type(settings)):  # type: ignore[arg-type]
         value = getattr(settings, name)
+        if plain is not None:
+            value = plain.convert(value, name)
+            object.__setattr__(settings, name, value)
         for number in value if isinstance(value, tuple) else (value,):
             if isinstance(number, float) and not math.isfinite(number):
                 raise WrongCall(f"{name} is {number}; it must be a finite number")
@@ -102,12 +107,53 @@ def check_bounds(settings: Any) -> None:
                 raise WrongCall(f"{name} is {number}; it must be {bounds}")
 
 
+@dataclass(frozen=True)
+class _Plain:
+    """The type of a field that is neither a record nor a mapping."""
+
+    kind: Any  # int, float, str, bool, Path or a Literal; of an element if repeated
+    optional: bool
+    repeated: bool
+
+    def convert(self, value: Any, name: str) -> Any:
+        """Return a value of this type. Raises `WrongCall` for a value of another one."""
+        if value is None and self.optional:
+            return None
+        if not self.repeated:
+            return self._convert_leaf(value, name)
+        if not isinstance(value, list | tuple):
+            raise WrongCall(f"{name} is {_shorten(value)}; expected a sequence of values")
+        return tuple(self._convert_leaf(item, name) for item in value)
+
+    def _convert_leaf(self, value: Any, name: str) -> Any:
+        if type(value) is self.kind or (self.kind is Path and isinstance(value, Path)):
+            return value
+        if self.kind is float and isinstance(value, float):  # of numpy
+            return float(value)
+        try:
+            return _decode_leaf(self.kind, value, name)
+        except BadFile as error:
+            raise WrongCall(str(error)) from None
+
+
 @cache
-def _list_bounds(cls: Any) -> list[tuple[str, Bounds | None]]:
-    """Return the names of a class's settings with their bounds."""
-    return [
-        (field.name, _find_bounds(_get_hints(cls)[field.name])) for field in dataclasses.fields(cls)
-    ]
+def _list_bounds(cls: Any) -> list[tuple[str, Bounds | None, _Plain | None]]:
+    """Return the names of a class's settings with their bounds, and the types of plain ones."""
+    hints = {field.name: _get_hints(cls)[field.name] for field in dataclasses.fields(cls)}
+    return [(name, _find_bounds(hint), _find_plain(hint)) for name, hint in hints.items()]
+
+
+def _find_plain(hint: Any) -> _Plain | None:
+    """Return the type of a plain field; None for a field of any other type."""
+    try:
+        hint, _, optional = _unwrap(hint, "")
+    except TypeError:
+        return None
+    arms = get_args(hint)
+    repeated = get_origin(hint) is tuple and arms[-1] is Ellipsis
+    kind = arms[0] if repeated else hint
+    is_plain = get_origin(kind) is Literal or kind in (int, float, str, bool, Path)
+    return _Plain(kind, optional, repeated) if is_plain else None
 
 
 def _find_bounds(hint: Any) -> Bounds | None:
@@ -170,7 +216,8 @@ def list_settings(settings: Any) -> list[Setting]:
     The fields of the first nested dataclass have no prefix (`training: Recipe` gives `lr`). Those
     of later ones, and names that already exist, are prefixed with the name of the outer field
     (`tuning: Recipe` gives `tuning_lr`). Fields marked `FLAT` never add a prefix. Fields marked
-    `NO_OPTION` are left out.
+    `NO_OPTION` are left out. Raises `TypeError` for two settings of one name, and for a field of a
+    type that no setting can have.
     """
     leaves: dict[str, Setting] = {}
     nested_before = False
@@ -185,10 +232,12 @@ def list_settings(settings: Any) -> list[Setting]:
             for inner in list_settings(value):
                 prefixed = not flat and (nested_before or inner.name in leaves)
                 name = f"{field.name}_{inner.name}" if prefixed else inner.name
+                _check_new(leaves, name, (field.name, *inner.path))
                 leaves[name] = dataclasses.replace(inner, name=name, path=(field.name, *inner.path))
             nested_before = nested_before or not flat
             continue
         kind, choices, repeated = _describe_leaf(hint, f"{type(settings).__name__}.{field.name}")
+        _check_new(leaves, field.name, (field.name,))
         leaves[field.name] = Setting(
             name=field.name,
             path=(field.name,),
@@ -201,6 +250,13 @@ def list_settings(settings: Any) -> list[Setting]:
             bounds=_find_bounds(annotation),
         )
     return list(leaves.values())
+
+
+def _check_new(leaves: Mapping[str, Setting], name: str, path: tuple[str, ...]) -> None:
+    """Raise `TypeError` if another field has the name of a setting already."""
+    if name in leaves:
+        first, second = ".".join(leaves[name].path), ".".join(path)
+        raise TypeError(f"the fields {first} and {second} are both a setting {name}; rename one")
 
 
 # The types of values that may be settings.
@@ -239,7 +295,7 @@ def find_lost_settings(settings: Any) -> Iterator[str]:
 def _describe_leaf(hint: Any, where: str) -> tuple[type, tuple[str, ...] | None, bool]:
     repeated = get_origin(hint) is tuple
     kind = get_args(hint)[0] if repeated else hint
-    if get_origin(kind) is Literal:
+    if get_origin(kind) is Literal and all(isinstance(word, str) for word in get_args(kind)):
         return str, get_args(kind), repeated
     if kind not in (int, float, str, bool, Path):
         raise TypeError(_describe_allowed(hint, where))
@@ -282,9 +338,7 @@ def _check_value(setting: Setting, value: Any) -> Any:
         return tuple(_check_value(element, item) for item in value)
     if setting.repeated:
         raise WrongCall(f"{setting.name} is {_shorten(value)}; expected a sequence of values")
-    if (isinstance(value, Path) and setting.kind is Path) or (
-        type(value) is int and setting.kind is float
-    ):
+    if isinstance(value, Path) and setting.kind is Path:
         return value
     try:
         return _decode_leaf(

@@ -145,18 +145,18 @@ def _split(text: str, example: str) -> tuple[float, str]:
 def format_count(value: int) -> str:
     """Format a number for people: 1,234,567 is `1.23M`."""
     for unit, scale in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("K", 1e3)):
-        if value >= scale:
+        if value >= scale * (1 - 5e-6):  # what would round to 1000.00 of the next smaller unit
             return f"{value / scale:.2f}{unit}"
     return str(value)
 
 
 def format_seconds(value: float) -> str:
     """Format a duration for people: 12ms, 3.4s, 5m 06s, 1h 02m."""
-    if value < 1e-3:
+    if value < 999.5e-6:
         return f"{value * 1e6:.0f}us"
-    if value < 1:
+    if value < 0.9995:
         return f"{value * 1e3:.0f}ms"
-    if value < 60:
+    if value < 59.95:
         return f"{value:.1f}s"
     minutes, seconds = divmod(round(value), 60)
     return f"{minutes}m {seconds:02d}s" if minutes < 60 else f"{minutes // 60}h {minutes % 60:02d}m"

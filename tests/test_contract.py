@@ -322,6 +322,24 @@ def test_a_training_that_a_kill_changes_is_caught(monkeypatch: pytest.MonkeyPatc
     )
 
 
+def compute_ones(settings: None, run: Run) -> Any:
+    return {"x": torch.ones(1)}, {}
+
+
+def test_a_part_without_training_that_a_kill_changes_is_caught() -> None:
+    def extract(self: Any, ancestries: Any, tasks: Any, run: Run) -> Any:
+        compute_once(run.part("first"), "toy.first", compute_ones)
+        compute_once(run.part("ones"), "toy.ones", compute_ones)
+        learngene = Keep()(ancestries, tasks, run)
+        number = torch.full((1,), float(run.resume))
+        return replace(learngene, state={**learngene.state, "resumed": number})
+
+    assert_breaks(
+        with_extractor(__call__=extract),
+        "extracts another learngene when it is killed and resumed: tensor resumed",
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Hiding(Recipe):
     """Settings whose identity lacks the learning rate."""

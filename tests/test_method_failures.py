@@ -29,6 +29,7 @@ from learngene_zoo.families.tensors import take_blocks
 from learngene_zoo.method.contract import Method
 from learngene_zoo.method.installed import METHODS, parse_details
 from learngene_zoo.method.sizes import Target
+from learngene_zoo.runs.cache import compute_once
 from learngene_zoo.storage import WEIGHTS, Tensors
 from learngene_zoo.testing import make_tiny_ancestry
 
@@ -211,6 +212,54 @@ def test_an_extraction_is_not_resumed_after_the_code_of_its_package_changed(
     monkeypatch.setitem(METHODS.__dict__, "describe_code", lambda name: "lgzoo-toy 2.0 (def)")
     with pytest.raises(Refused, match=r"made with other settings \(.*code"):
         lg.extract("toy", **words)
+
+
+COUNTS: list[int] = []
+
+
+def count_calls(settings: None, run: lg.Run) -> Any:
+    COUNTS.append(len(COUNTS))
+    return {}, None
+
+
+def count(extractor: Any, ancestries: Any, tasks: Any, run: lg.Run) -> Any:
+    compute_once(run.part("outer").part("inner"), "toy.count", count_calls)
+    return Keep.__call__(extractor, ancestries, tasks, run)
+
+
+def test_parts_of_an_extraction_are_computed_again_after_the_code_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those kept in the folder of the run, and those that a bench shares."""
+    COUNTS.clear()
+    register(with_extractor(__call__=count), monkeypatch)
+    for i, (code, calls) in enumerate([("(a)", 1), ("(a)", 1), ("(b)", 2), ("(b)", 2)]):
+        monkeypatch.setitem(METHODS.__dict__, "describe_code", lambda name, code=code: code)
+        for name, shared in (("alone", None), ("shared", tmp_path / "parts")):
+            lg.extract(
+                "toy",
+                ancestries="ancestry-mini",
+                image_size=16 + 16 * i,  # on which this part does not depend
+                out=tmp_path / name,
+                run=lg.Run(shared=shared),
+                force=True,
+            )
+        assert len(COUNTS) == 2 * calls
+
+
+def test_parts_of_an_expansion_depend_on_the_code(
+    learngene: Learngene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codes: list[str] = []
+
+    def take(expander: Any, gene: Learngene, target: Target, run: lg.Run) -> Descendant:
+        codes.append(run.code)
+        return Take.__call__(expander, gene, target, run)
+
+    register(with_expander(__call__=take), monkeypatch)
+    monkeypatch.setitem(METHODS.__dict__, "describe_code", lambda name: "lgzoo-toy 2.0 (abc)")
+    lg.expand(learngene, layers=2, classes=5)
+    assert codes == ["lgzoo-toy 2.0 (abc)"]
 
 
 def test_large_and_half_numbers_are_accepted(

@@ -327,8 +327,9 @@ def recommend(
         )
     if sizes < 1:
         raise WrongCall(f"sizes is {sizes}; expected at least 1")
-    is_one = isinstance(learngenes, (str, Path, Learngene))
-    listed: list[Any] = [learngenes] if is_one else list(learngenes) or shelf.list_learngenes()
+    if isinstance(learngenes, (str, Path, Learngene)):
+        learngenes = [learngenes]
+    listed = [*learngenes] or shelf.list_learngenes()
     sources = [shelf.find_with_config(named, run.offline)[0] for named in listed]
     from learngene_zoo.lifecycle.recommendation import rank_descendants
 

@@ -31,7 +31,7 @@ from learngene_zoo.method.checks import (
     list_members,
 )
 from learngene_zoo.method.contract import Expander
-from learngene_zoo.method.installed import find_method, report_failure
+from learngene_zoo.method.installed import METHODS, find_method, report_failure
 from learngene_zoo.method.sizes import Budget, Target, parse_sizes
 from learngene_zoo.runs.progress import say
 from learngene_zoo.runs.run import Run, is_first
@@ -149,6 +149,7 @@ def _build(gene: Learngene, expander: Expander, target: Target, run: Run) -> Des
     from learngene_zoo.artifacts.descendant import Descendant
 
     method = gene.config.method
+    run = replace(run, code=METHODS.describe_code(method))
     with report_failure(method):
         descendant = check_returned(expander, Descendant, expander(gene, target, run))
         check_built(expander, gene.config.spec, target, descendant.spec)

@@ -204,6 +204,7 @@ class PreparedExtraction:
     def condense(self, run: Run) -> Learngene:
         """Run the method and return the learngene with the record of this extraction."""
         method = self.method
+        run = replace(run, code=METHODS.describe_code(method.name))
         say_notes(list(self.tasks.values()), run)
         if self.note:
             say(run, self.note)

@@ -1,8 +1,9 @@
 """Compute parts of a run once: `compute_once(run, "method.part", function, settings, inputs)`.
 
-The arguments are the key: the part's name, its settings, its inputs, its seed and the run's
-precision. The key has no name of a function, class or module, so code can move without a part being
-computed again. A part that a run has finished is loaded, not repeated. A part without tensors is
+The arguments are the key: the part's name, its settings, its inputs, its seed, the run's precision
+and, for a plugin of another package, the digest of its code (`Run.code`). The key has no name of a
+function, class or module, so code of this project can move without a part being computed again. A
+part that a run has finished is loaded, not repeated. A part without tensors is
 stored with its key even when the whole run is finished (`kept.json`): a later run in the same
 folder, with settings that this part does not depend on, takes it over.
 
@@ -15,6 +16,7 @@ that used it refers to it, so that the cost of each run alone is known (`measure
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -82,7 +84,8 @@ def compute_once(
     already.
 
     A run that is not resumed loads only results that an earlier run has stored under the same key.
-    Under torchrun every process computes (they train together) and the first one writes.
+    Under torchrun every process computes (they train together) and the first one writes. The
+    record is the one that a later run would read from its file.
 
     Args:
         run: the part of a run, `run.part(...)`, in whose folder the result is kept.
@@ -101,7 +104,8 @@ def compute_once(
             "the function"
         )
     check_function(function)
-    key = compute_key(name, settings, [*inputs, run.precision], run.seed)
+    code = [run.code] if run.code else []
+    key = compute_key(name, settings, [*inputs, run.precision, *code], run.seed)
     compute = partial(function, settings, *inputs)
     if run.shared is not None and get_world_size() == 1:
         return Part(*_load_shared(run, run.shared, compute, key), key)
@@ -125,7 +129,8 @@ def compute_once(
 
 def _compute(compute: Callable[[Run], tuple[StateDict, Json]], run: Run) -> tuple[StateDict, Json]:
     with report_activity(run.name or "computing"):
-        return compute(run)
+        state, record = compute(run)
+    return state, json.loads(json.dumps(record))
 
 
 def check_function(function: Callable[..., Any]) -> None:

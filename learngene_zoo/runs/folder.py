@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 RECORD, LOCK, HOLDER = "run.json", "run.lock", "holder.json"
 _DATE = "%Y-%m-%d %H:%M:%S"
 _FILES = ("metrics.jsonl", NOTE, RECORD)
+_RECORDS = ("record.json", "checkpoint.json")  # of results
 _KIND = "run"
 
 
@@ -356,19 +357,29 @@ def clear(folder: Path, *, but_kept: bool = False) -> None:
 def _iterate_folders(folder: Path) -> Iterator[Path]:
     """Yield the folders in which a run stores files: the run's folder, and those of its parts, each
     after its parent.
+
+    Symbolic links are not followed: a run creates none.
     """
     yield folder
-    inside = [path for path in (folder / "parts").rglob("*") if path.is_dir()]
-    yield from [path for path in (folder / "parts",) if path.is_dir()]
-    yield from sorted(
-        path
-        for path in inside
-        if not any(_is_result(part) for part in path.relative_to(folder).parts)
-    )
+    waiting = [folder / "parts"]
+    while waiting:
+        subfolder = waiting.pop()
+        if subfolder.is_dir() and not subfolder.is_symlink() and not _is_result(subfolder):
+            yield subfolder
+            waiting.extend(sorted(subfolder.iterdir(), reverse=True))
 
 
-def _is_result(name: str) -> bool:
-    return name == "done" or name.startswith(("checkpoint-", "best-"))
+def _is_result(path: Path) -> bool:
+    """Return whether a path is a checkpoint, the best weights so far, or a finished part.
+
+    A part may have such a name as well, that of a task; its folder has no marker. Results of
+    earlier versions have none either, but their records. An empty folder is the rest of a result.
+    """
+    is_named = path.name == "done" or path.name.startswith(("checkpoint-", "best-"))
+    if not is_named or path.is_symlink() or not path.is_dir():
+        return False
+    names = {entry.name for entry in path.iterdir()}
+    return not names or not names.isdisjoint((MARKER, *_RECORDS))
 
 
 def _list_resumable(folder: Path) -> list[Path]:
@@ -377,7 +388,7 @@ def _list_resumable(folder: Path) -> list[Path]:
         entry
         for subfolder in _iterate_folders(folder)
         for entry in sorted(subfolder.iterdir())
-        if entry.is_dir() and _is_result(entry.name)
+        if _is_result(entry)
     ]
 
 

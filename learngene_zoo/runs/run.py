@@ -71,6 +71,9 @@ class Run:
     shared: Path | None = None
     # A fingerprint of the computation, for checkpoints; empty where nothing is kept.
     plan: str = ""
+    # The package, version and digest of a plugin's code, on which its parts depend; empty for a
+    # method of this project.
+    code: str = ""
     name: str = ""  # of the part; empty for the whole run
 
     def __post_init__(self) -> None:
@@ -89,14 +92,25 @@ class Run:
     def part(self, name: str) -> Run:
         """Return a sub-run with its own seed, folder and checkpoints.
 
-        The name may contain slashes.
+        The name may contain slashes. Any name, such as that of a task with a path, gives a folder
+        within the run's.
         """
         return replace(
             self,
-            folder=self.folder / "parts" / name if self.folder else None,
+            folder=self.folder / "parts" / _make_relative(name) if self.folder else None,
             seed=derive_seed(self.seed, "part", name),
             name=f"{self.name}/{name}" if self.name else name,
         )
+
+
+def _make_relative(name: str) -> str:
+    """Return the name of a part as a path that leads nowhere above its start.
+
+    The dots of a component `..` and a slash at the start are written as in an URL.
+    """
+    components = ["%2E%2E" if component == ".." else component for component in name.split("/")]
+    path = "/".join(components)
+    return f"%2F{path[1:]}" if path.startswith("/") else path
 
 
 def check_device(name: str) -> None:

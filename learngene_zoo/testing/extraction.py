@@ -198,7 +198,7 @@ def check_record(case: Case, expected: Extracted, folder: Path) -> Learngene:
         "another name, or name its record in the entry point",
     )
     with report_broken_promise(method, RESUMED):
-        resumed = _extract_with_a_kill(case, expected.steps, folder / "learngene")
+        resumed = _extract_with_a_kill(case, expected, folder / "learngene")
     if not _are_same(resumed, expected.learngene):
         _say_why(case, expected.learngene, resumed)
     with report_broken_promise(method, "the learngene that is written can be read again"):
@@ -222,7 +222,11 @@ def _are_same(first: Learngene, second: Learngene) -> bool:
     return records[0] == records[1] and not find_difference(first.state, second.state)
 
 
-def _extract_with_a_kill(case: Case, steps: int, out: Path) -> Learngene:
+def _extract_with_a_kill(case: Case, expected: Extracted, out: Path) -> Learngene:
+    """Return the learngene of an extraction that is killed after half of its training steps.
+
+    Without training it is killed after its last part; without parts it is not killed.
+    """
     sources = {f"ancestry-{i}": ancestry for i, ancestry in enumerate(case.ancestries)}
     data = {task.name: task for task in case.tasks}
 
@@ -246,14 +250,16 @@ def _extract_with_a_kill(case: Case, steps: int, out: Path) -> Learngene:
         ),
         mock.patch("learngene_zoo.lifecycle.extraction.open_task", open_data),
     ):
-        if not steps:
+        steps, parts = expected.steps, len(expected.parts)
+        if not (steps or parts):
             return extract(resume=False)
         try:
-            with _kill_after(steps // 2):
+            with _kill_after(steps // 2) if steps else _kill_after_parts(parts):
                 extract(resume=False)
         except Killed:
             return extract(resume=True)
-        require(False, case.method, "takes another number of training steps with the same seed")
+        unit = "training steps" if steps else "parts"
+        require(False, case.method, f"takes another number of {unit} with the same seed")
         raise AssertionError
 
 
@@ -307,3 +313,17 @@ def _kill_after(steps: int | None) -> Iterator[list[int]]:
     hours = SimpleNamespace(monotonic=count(0, 3600).__next__)
     with mock.patch.object(Engine, "save", save_or_kill), mock.patch.object(loop, "time", hours):
         yield steps_taken
+
+
+@contextmanager
+def _kill_after_parts(parts: int) -> Iterator[None]:
+    """Raise `Killed` within as soon as the result of that many parts is written."""
+    save, numbers = cache.save_result, count(1)
+
+    def save_and_kill(*arguments: Any) -> None:
+        save(*arguments)
+        if next(numbers) == parts:
+            raise Killed
+
+    with mock.patch.object(cache, "save_result", save_and_kill):
+        yield

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,13 @@ import pytest
 from learngene_zoo.atomic import new_folder
 from learngene_zoo.bench.running.runner import _remove_results, claim_workspace
 from learngene_zoo.errors import BadFile, Refused
-from learngene_zoo.ownership import MARKER, is_workspace, mark_workspace
+from learngene_zoo.ownership import (
+    MARKER,
+    is_workspace,
+    mark_workspace,
+    remove_marked,
+    write_marker,
+)
 
 ROW = {
     "key": "k",
@@ -149,3 +156,27 @@ def test_links_in_a_bench_are_not_followed(bench: Path, tmp_path: Path) -> None:
     _remove_results(bench)
     assert (bench / "trained" / f"{KEY}.json").is_symlink()
     assert read(mine) == {f"{KEY}.json": "mine"}
+
+
+def test_a_marked_file_behind_a_link_is_not_removed(tmp_path: Path) -> None:
+    mine = write(tmp_path / "mine", {"thesis.txt": "mine", "deep/notes.txt": "mine"})
+    (mine / "empty").mkdir()
+    folder = write(tmp_path / "checkpoint-5", {"evil/thesis.txt": "x", "evil/deep/notes.txt": "x"})
+    write(folder, {"evil/empty/x.txt": "x", "deep/state.json": "{}"})
+    write_marker(folder)
+    shutil.rmtree(folder / "evil")
+    (folder / "evil").symlink_to(mine)
+    remove_marked(folder)
+    assert read(mine) == {"thesis.txt": "mine", "deep/notes.txt": "mine"}
+    assert (mine / "empty").is_dir()
+    assert [path.name for path in folder.iterdir() if path.name != MARKER] == ["evil"]
+
+
+def test_a_linked_folder_of_a_bench_is_not_emptied(bench: Path, tmp_path: Path) -> None:
+    mine = write(tmp_path / "mine", {f"{KEY}.json": "mine", "metrics.jsonl": "mine"})
+    shutil.rmtree(bench / "trained")
+    (bench / "trained").symlink_to(mine)
+    with pytest.raises(Refused, match="holds trained, which lgzoo did not write"):
+        claim_workspace(bench, anew=True)
+    _remove_results(bench)
+    assert read(mine) == {f"{KEY}.json": "mine", "metrics.jsonl": "mine"}

@@ -396,7 +396,7 @@ def test_a_setting_of_a_type_that_is_not_allowed_is_refused(
     owner = {"extractor": "Shape", "expander": "Draw"}[part]
     says = (
         f"the record of the method '{method}' is wrong: {owner}.odd has the type {kind}; a "
-        "setting may be int, float, str, bool, Path, a Literal, one of these or None, a "
+        "setting may be int, float, str, bool, Path, a Literal of strings, one of these or None, a "
         "tuple[X, ...] of these, or another frozen dataclass"
     )
     result = lgzoo(f"extract {method}")

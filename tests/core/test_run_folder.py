@@ -374,6 +374,40 @@ def test_what_the_user_put_beside_a_checkpoint_stays(tmp_path: Path, name: str) 
     assert "checkpoint-1/record.json" not in names(tmp_path / "out.run")
 
 
+@pytest.mark.parametrize("name", ["folder:/data/best-photos", "done", "checkpoint-3/a"])
+def test_a_part_may_have_the_name_of_a_result(tmp_path: Path, name: str) -> None:
+    def make(run: Run) -> Toy:
+        part = run.part(f"search/{name}").folder
+        assert part is not None
+        save_result(part / "done", {}, None)
+        (part / "metrics.jsonl").touch()
+        (part / "kept.json").write_text("{}")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        call(make, tmp_path / "out")
+    with pytest.raises(Refused, match="an unfinished run is in"):
+        call(whole, tmp_path / "out")
+    call(whole, tmp_path / "out", force=True)
+    assert names(tmp_path / "out.run") == ["run.json"]
+
+
+@pytest.mark.parametrize("linked", ["parts", "parts/p", "parts/a/p"])
+@pytest.mark.parametrize("name", ["", "done", "checkpoint-3"])
+def test_links_in_a_run_folder_are_not_followed(tmp_path: Path, linked: str, name: str) -> None:
+    files = dict.fromkeys(("metrics.jsonl", "run.json", "kept.json", "shared.json"), "mine")
+    mine = strangers(tmp_path / "mine" / name, {**files, "done/metrics.jsonl": "mine"})
+    with pytest.raises(KeyboardInterrupt):
+        call(half, tmp_path / "out")
+    link = tmp_path / "out.run" / linked / name
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(mine)
+    call(whole, tmp_path / "out", force=True)
+    assert link.is_symlink()
+    assert {file: (mine / file).read_text() for file in files} == files
+    assert names(tmp_path / "out.run")[-1] == "run.json"
+
+
 def test_a_run_of_which_nothing_is_kept_blocks_no_call(tmp_path: Path) -> None:
     """As after a kill before the first checkpoint."""
     with pytest.raises(KeyboardInterrupt):

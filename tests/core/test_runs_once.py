@@ -13,6 +13,7 @@ import torch
 
 from learngene_zoo.runs.cache import Part, compute_key, compute_once
 from learngene_zoo.runs.run import Run
+from learngene_zoo.seeds import derive_seed
 from learngene_zoo.testing import make_tiny_ancestry, make_tiny_task
 
 
@@ -147,6 +148,27 @@ def test_a_part_has_a_name_and_a_seed_of_its_own(tmp_path: Path) -> None:
     assert run.part("a").part("b").folder == tmp_path / "parts" / "a" / "parts" / "b"
 
 
+@pytest.mark.parametrize(
+    ("name", "folder"),
+    [
+        ("search/digits", "search/digits"),
+        ("folder:/data/a..b/photos", "folder:/data/a..b/photos"),
+        ("folder:../../../../data", "folder:../%2E%2E/%2E%2E/%2E%2E/data"),
+        ("..", "%2E%2E"),
+        ("search/../../data", "search/%2E%2E/%2E%2E/data"),
+        ("/data/photos", "%2Fdata/photos"),
+        ("//data", "%2F/data"),
+    ],
+)
+def test_the_folder_of_a_part_is_within_that_of_its_run(
+    name: str, folder: str, tmp_path: Path
+) -> None:
+    part = Run(folder=tmp_path, seed=3).part(name)
+    assert part.folder == tmp_path / "parts" / folder
+    assert part.folder.resolve().is_relative_to((tmp_path / "parts").resolve())
+    assert (part.name, part.seed) == (name, derive_seed(3, "part", name))
+
+
 def test_without_resume_a_part_is_computed_anew(tmp_path: Path) -> None:
     CALLS.clear()
     for steps in (3, 4):
@@ -173,6 +195,34 @@ def test_a_finished_part_is_loaded_when_its_run_resumes(tmp_path: Path) -> None:
     part = compute_once(Run(folder=tmp_path, resume=True).part("p"), "toy.work", work, Settings())
     assert len(CALLS) == 1
     assert (part.record, part.state["x"].tolist()) == ({"steps": 3}, [3.0, 3.0])
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_a_part_of_other_code_is_not_taken_over(tmp_path: Path, is_shared: bool) -> None:
+    CALLS.clear()
+    for code, calls in (("a", 1), ("a", 1), ("b", 2), ("", 3), ("", 3)):
+        run = Run(folder=tmp_path / "run", code=code, shared=tmp_path if is_shared else None)
+        compute_once(run.part("p").part("inner"), "toy.note", note, Settings())
+        assert len(CALLS) == calls
+
+
+def note(settings: Settings, run: Run) -> tuple[dict[str, torch.Tensor], Any]:
+    CALLS.append(settings)
+    return {}, {0: (1.5, None), "one": [2]}
+
+
+@pytest.mark.parametrize("stored", ["nowhere", "in the run", "shared"])
+def test_the_record_of_a_part_is_the_one_that_a_resumed_run_reads(
+    stored: str, tmp_path: Path
+) -> None:
+    run = Run(
+        folder=None if stored == "nowhere" else tmp_path / "run",
+        shared=tmp_path / "shared" if stored == "shared" else None,
+        resume=True,
+    )
+    for _ in range(2):
+        part = compute_once(run.part("p"), "toy.note", note, Settings())
+        assert part.record == {"0": [1.5, None], "one": [2]}
 
 
 def test_no_two_functions_of_the_tree_share_the_name_of_a_part() -> None:

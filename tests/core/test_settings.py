@@ -4,14 +4,17 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import pytest
 
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.spec import Segment
 from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.method.sizes import Target
 from learngene_zoo.settings import (
     FLAT,
     Bounds,
@@ -65,6 +68,40 @@ def test_a_taken_name_is_prefixed() -> None:
     assert [s.name for s in list_settings(Clash())] == ["lr", "inner_lr", "steps"]
 
 
+def test_two_settings_of_one_name_are_refused() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Hidden:
+        group: Inner = field(default=Inner(), metadata=FLAT)
+        lr: float = 1.0
+
+    @dataclass(frozen=True, kw_only=True)
+    class Twice:
+        first: Inner = field(default=Inner(), metadata=FLAT)
+        second: Inner = field(default=Inner(), metadata=FLAT)
+
+    with pytest.raises(TypeError, match=r"the fields group\.lr and lr are both a setting lr"):
+        list_settings(Hidden())
+    with pytest.raises(TypeError, match=r"the fields first\.lr and second\.lr are both a setting"):
+        list_settings(Twice())
+
+
+def test_a_literal_of_numbers_is_refused() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Numbers:
+        keep: Literal[2, 3] = 2
+
+    with pytest.raises(TypeError, match=r"Numbers\.keep has the type .*a Literal of strings"):
+        list_settings(Numbers())
+
+
+def test_a_whole_number_for_a_float_is_that_float() -> None:
+    changed = with_settings(Recipe(), {"warmup": 1, "clip": 2})
+    assert fingerprint(changed) == fingerprint(
+        with_settings(Recipe(), {"warmup": 1.0, "clip": 2.0})
+    )
+    assert (type(changed.warmup), type(changed.clip)) == (float, float)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
     warm: Annotated[float, Bounds(above=0, below=1)] = 0.5
@@ -103,6 +140,38 @@ def test_bounds(values: dict[str, Any], said: str) -> None:
     with pytest.raises(WrongCall, match=said):
         Schedule(**values)
     assert Schedule(warm=0.99, parts=(1, 3)).parts == (1, 3)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (
+            partial(Recipe, schedule="linear"),
+            'schedule is "linear"; it must be one of cosine, poly',
+        ),
+        (partial(Recipe, epochs=1.5), "epochs is 1.5; expected a value of type int"),
+        (partial(Recipe, epochs=None), "epochs is null; expected a value of type int"),
+        (partial(Recipe, lr="0.1"), 'lr is "0.1"; expected a value of type float'),
+        (partial(Recipe, lr=True), "lr is true; expected a value of type float"),
+        (partial(Recipe, compile="no"), 'compile is "no"; expected a value of type bool'),
+        (partial(Target, layers=2.5), "layers is 2.5; expected a value of type int"),
+        (partial(Target, layers=True), "layers is true; expected a value of type int"),
+        (partial(Target, task=5), "task is 5; expected a value of type str"),
+        (partial(Schedule, parts=2), "parts is 2; expected a sequence of values"),
+        (partial(Schedule, parts=(1, 2.0)), "parts is 2.0; expected a value of type int"),
+    ],
+)
+def test_a_constructor_refuses_a_value_of_another_type(make: Any, said: str) -> None:
+    with pytest.raises(WrongCall, match=re.escape(said)):
+        make()
+
+
+def test_a_constructor_converts_as_a_file_does() -> None:
+    recipe = Recipe(warmup=1, clip=2, lr=np.float64(0.5))
+    assert [type(value) for value in (recipe.warmup, recipe.clip, recipe.lr)] == [float] * 3
+    assert fingerprint(recipe) == fingerprint(Recipe(warmup=1.0, clip=2.0, lr=0.5))
+    parts: Any = [1, 2]
+    assert Schedule(parts=parts).parts == (1, 2)
 
 
 def test_a_number_of_a_setting_without_bounds_is_finite_too() -> None:

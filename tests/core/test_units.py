@@ -59,3 +59,17 @@ def test_for_people() -> None:
     assert [format_seconds(value) for value in (119.6, 3599.7)] == ["2m 00s", "1h 00m"], (
         "rounded, not cut"
     )
+
+
+def test_a_number_that_rounds_up_gets_the_next_unit() -> None:
+    counts = (999_994, 999_999, 999_994_999, 10**12 - 1)
+    assert [format_count(value) for value in counts] == ["999.99K", "1.00M", "999.99M", "1.00T"]
+    seconds = (0.0009994, 0.0009996, 0.9994, 0.9996, 59.94, 59.97)
+    assert [format_seconds(value) for value in seconds] == [
+        "999us",
+        "1ms",
+        "999ms",
+        "1.0s",
+        "59.9s",
+        "1m 00s",
+    ]

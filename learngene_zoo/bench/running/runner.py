@@ -185,11 +185,12 @@ def claim_workspace(out: Path, anew: bool) -> None:
             out.mkdir(parents=True, exist_ok=True)
             mark_workspace(out, _KIND)
     for folder in _FOLDERS if anew else ():
-        foreign = find_foreign_below(out / folder, _is_name_of_bench)
-        if foreign:
+        is_link = (out / folder).is_symlink()
+        foreign = "" if is_link else find_foreign_below(out / folder, _is_name_of_bench)
+        if is_link or foreign:
+            name = f"{folder}/{foreign}" if foreign else folder
             raise Refused(
-                f"{out} holds {folder}/{foreign}, which lgzoo did not write; move it, then start "
-                "over"
+                f"{out} holds {name}, which lgzoo did not write; move it, then start over"
             )
 
 
