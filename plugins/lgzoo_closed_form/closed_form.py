@@ -261,14 +261,9 @@ class ClosedFormExpander(Expander):
     def _solve_blocks(
         self, learngene: Learngene, target: Target, spec: Spec, cut: Cut, run: Run
     ) -> tuple[StateDict, dict[str, Json]]:
-        """Return the tensors of steps 5 and 6, and which images they are of.
+        """Return the tensors of steps 5 and 6, and a record of the images that they are solved on.
 
-        Args:
-            learngene: a learngene of closed_form.
-            target: the sizes to build, with the task.
-            spec: the shape of the descendant.
-            cut: the runs that its blocks stand for.
-            run: seed, threads and progress.
+        `cut` has the runs that the blocks stand for.
         """
         from lgzoo_closed_form.modules.solve import solve_descendant
         from lgzoo_closed_form.modules.width import project_stream
