@@ -162,7 +162,7 @@ def descendant(
     learngene: str, task: str | None = None, *, pretrained: bool = True, **options: _Any
 ) -> _Any:
     """A model from any learngene: a folder, a name on the shelf, or organisation/name@revision on
-    the Hub. It is a Vision Transformer of timm, or from a learngene of texts a model of
+    the Hub. It is a Vision Transformer of timm; from a learngene of a text model it is a model of
     transformers with a `tokenizer`, which needs transformers and tokenizers.
 
     task, pretrained, options: as for `lsamd_vit`; also width (embed_dim), heads (num_heads),

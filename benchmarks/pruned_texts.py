@@ -1,4 +1,4 @@
-"""How good are pruned models of texts, before any training?
+"""How good are pruned text models, before any training?
 
 Varied: the size of MiniLM-L6, three quarters or half of its hidden neurons, or three of its six
 blocks, and how it is cut: `pruning` with and without compensation, `elastic`, `weight_selection`

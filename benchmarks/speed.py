@@ -28,7 +28,7 @@ CASES = {
     "closed_form_cost": "What do extraction and expansion by closed_form take?",
     "evaluation_batch": "In batches of which size is evaluation fastest on a processor?",
     "export_latency": "How fast do exported files predict, compared with timm's module?",
-    "export_texts": "How fast do exported models of texts compute, next to transformers' module?",
+    "export_texts": "How fast do exported text models compute, next to transformers' module?",
     "hub_transfer": "What do publishing and fetching a family of 100 files take?",
     "ls_initialisation": "How long do the least-squares stitches of three anchors take?",
     "path_evaluation": "How long does it take to evaluate all paths of a pool in one pass?",

@@ -1,4 +1,4 @@
-"""How good are descendants of a real model of texts, MiniLM-L6, and of the bundled GPT-2?
+"""How good are descendants of a real text model, MiniLM-L6, and of the bundled GPT-2?
 
 Varied: the method and the size, half the depth (3 x 384), two thirds of the width (6 x 256) and
 both (3 x 256) of a model of 6 x 384; of the bundled one, `ancestry-words`, of 6 x 96 they are 3 x

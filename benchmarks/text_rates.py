@@ -1,6 +1,6 @@
 """Which learning rate does fine-tuning on a few hundred texts need?
 
-Varied: the learning rate, of models built from a real model of texts, MiniLM-L6, and from the
+Varied: the learning rate, of models built from a real text model, MiniLM-L6, and from the
 bundled GPT-2, `ancestry-words`.
 
 Measured: the accuracy with the head of a ridge regression, and after the last of 20 epochs on 500

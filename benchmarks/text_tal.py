@@ -1,4 +1,4 @@
-"""What do descendants of texts know that TAL predicts, before any training?
+"""What do text descendants know that TAL predicts, before any training?
 
 Varied: the depth of descendants of width 64 (3, 6 and 9 layers) of a learngene of `tal` for two
 tasks by rules and two real ones, made from the bundled language model:

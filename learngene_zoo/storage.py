@@ -30,7 +30,7 @@ WEIGHTS = "model.safetensors"
 INDEX = f"{WEIGHTS}.index.json"
 CONFIG = "config.json"
 EXPORTED = (".onnx", ".pt2")  # suffixes of files of `lgzoo export`
-# The files of a tokenizer, beside those of a model of texts.
+# The files of a tokenizer, beside those of a text model.
 TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
 TOKENIZER_FILES = (
     TOKENIZER,
@@ -41,7 +41,7 @@ TOKENIZER_FILES = (
     "vocab.txt",
     "merges.txt",
 )
-# The files of sentence-transformers, beside those of a model of sentences.
+# The files of sentence-transformers, beside those of a sentence encoder.
 MODULES, POOLING = "modules.json", "1_Pooling/config.json"
 SENTENCE_CONFIG = "sentence_bert_config.json"
 SENTENCE_FILES = (MODULES, POOLING, SENTENCE_CONFIG)

@@ -135,8 +135,8 @@ def build(
 ) -> nn.Module:
     """Build a timm model in eval mode from a learngene; of texts, a model of transformers.
 
-    `model.label_names` are the classes of its outputs, empty where they are not known. A model of
-    texts has a `model.tokenizer` of the package tokenizers, which pads and truncates. Warns if the
+    `model.label_names` are the classes of its outputs, empty where they are not known. A text
+    model has a `model.tokenizer` of the package tokenizers, which pads and truncates. Warns if the
     head is random: a model with such a head has to be fine-tuned. If neither a task nor classes are
     named, and the learngene is for no task, the model has no head: its outputs are features, as
     with timm's `num_classes=0`.

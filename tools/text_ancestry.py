@@ -1,4 +1,4 @@
-"""Make the bundled language model: an ancestry model of texts, and its gate.
+"""Make the bundled language model: a text ancestry model, and its gate.
 
     python tools/text_ancestry.py           train it, judge it, put it onto the shelf; resumable
     python tools/text_ancestry.py train     one stage: train, gate or card

@@ -1,4 +1,4 @@
-"""Time exported models of texts against transformers' module: one text of three lengths.
+"""Time exported text models against transformers' module: one text of three lengths.
 
 Weights are random: latency does not depend on them. All forms of one size take turns in one run;
 medians. An int8 file is written without being measured on texts, as only its time and its size are

@@ -1,8 +1,8 @@
 """`Descendant`: a model built from a learngene (or trained), as tensors, spec and provenance.
 
 Its folder is timm's: `timm.create_model("local-dir:PATH", pretrained=True)` opens it without this
-package (a dense or a stitched model after `import learngene_zoo.timm`). The folder of a model of
-texts is transformers': `AutoModelForSequenceClassification.from_pretrained(PATH)` opens it, or
+package (a dense or a stitched model after `import learngene_zoo.timm`). The folder of a text
+model is transformers': `AutoModelForSequenceClassification.from_pretrained(PATH)` opens it, or
 `AutoModel` if it has no head, and `AutoTokenizer` its tokenizer. This package adds only the key
 `learngene` of its config.json. The tensors of a loaded descendant are read from disk when they
 are used.
@@ -96,7 +96,7 @@ class Descendant:
     mean: tuple[float, ...] = (0.5, 0.5, 0.5)
     std: tuple[float, ...] = (0.5, 0.5, 0.5)
     view: View = USUAL_VIEW
-    # Written beside config and weights; of a model of texts its tokenizer among them.
+    # Written beside config and weights; of a text model its tokenizer among them.
     files: Mapping[str, str] = field(default_factory=dict, compare=False)
     folder: Path | None = None  # where it was loaded from
 
@@ -142,7 +142,7 @@ class Descendant:
     def input_format(self) -> Any:
         """Return how images or texts are presented to the model: `InputFormat`, `TextFormat`.
 
-        Raises `WrongCall` for a model of texts without a tokenizer.
+        Raises `WrongCall` for a text model without a tokenizer.
         """
         if isinstance(self.spec, TextSpec):
             return read_text_format(self.spec, self.files)
@@ -321,7 +321,7 @@ def assemble(
         provenance: records for its config.json.
         task: the task that the model is for.
         class_names: names of its classes.
-        files: texts to write beside config and weights; of a model of texts its tokenizer.
+        files: texts to write beside config and weights; of a text model its tokenizer.
     """
     return Descendant(
         spec=spec,

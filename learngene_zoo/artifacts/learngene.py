@@ -46,7 +46,7 @@ class Learngene:
 
     config: LearngeneConfig
     state: StateDict
-    # Written beside config and weights: the tokenizer of a model of texts.
+    # Written beside config and weights: the tokenizer of a text model.
     files: Mapping[str, str] = field(default_factory=dict, compare=False)
     folder: Path | None = None  # where it was loaded from
 

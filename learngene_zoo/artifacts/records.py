@@ -48,7 +48,7 @@ class AncestryRecord:
     # The normalisation it was trained with, per channel.
     mean: Annotated[tuple[float, ...], Bounds(least=-1e6, most=1e6)] = (0.5, 0.5, 0.5)
     std: Annotated[tuple[float, ...], Bounds(least=MIN_STD, most=1e6)] = (0.5, 0.5, 0.5)
-    # Of a model of texts, the sha256 of `tokenizer.json`.
+    # Of a text model, the sha256 of `tokenizer.json`.
     tokenizer: str | None = field(default=None, metadata=OMIT_DEFAULT)
     # Parts of the model that are not in `spec`.
     left_out: tuple[str, ...] = field(default=(), metadata=OMIT_DEFAULT)
@@ -319,7 +319,7 @@ class Provenance:
     training_seed: int = 0
     device: str = ""  # that it was trained on
     trained_on: TaskRecord | None = None
-    pairs: bool | None = None  # of a model of texts: whether it was trained on pairs of texts
+    pairs: bool | None = None  # of a text model: whether it was trained on pairs of texts
     metrics: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -82,7 +82,7 @@ class ShelfEntry:
     method: str
     layers: int
     width: int
-    image_size: int | None  # None for a model of texts
+    image_size: int | None  # None for a text model
     tasks: tuple[str, ...]
     licence: str
 

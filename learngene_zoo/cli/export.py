@@ -86,7 +86,7 @@ command = SettingsCommand(
     "others) or torch.export.\n\n"
     "MODEL is a folder, or the name of a timm classifier (default: ./finetuned, else "
     "./descendant). The input is pixel_values (batch, channels, size, size), the output is "
-    "logits, or features without classes; the batch size is dynamic. A model of texts takes "
+    "logits, or features without classes; the batch size is dynamic. A text model takes "
     "input_ids and attention_mask (batch, tokens), with two types of tokens also token_type_ids, "
     "and without classes returns sentence_embedding. Labels, preprocessing and tokenizer are in "
     "the file's metadata. The file is compared with the model before it is written.",

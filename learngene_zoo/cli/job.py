@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from learngene_zoo.artifacts.descendant import Descendant
 
 MAX_SEED = 2**63 - 1
-# In a command that the user completes, for a model of images and of texts
+# In a command that the user completes, for an image model and a text model
 ANY_TASK, ANY_TEXTS = "folder:PATH", "csv:PATH"
 MAX_ROWS = 10  # of a table, unless --all is given
 MAX_FURTHER_ROWS = 5  # a table with at most so many more rows is printed with all of them

@@ -238,7 +238,7 @@ Examples:
 FIRST_PAGE = """\
 Usage: lgzoo COMMAND [OPTIONS] [ARGS]...
 
-  Make small models of images or texts from a pretrained transformer.
+  Make small image or text models from a pretrained transformer.
 
   In one command: the bundled model, or your own model and images.
 

@@ -186,7 +186,7 @@ command = SettingsCommand(
     "are built without training and probed, the best ones are fine-tuned (without labels: healed), "
     "and the best of these is exported.\n\n"
     "MODEL is timm:NAME, hf-hub:ORG/REPO[@REV], a folder or a .safetensors file (default: the "
-    "bundled model). A model of texts takes tasks of texts. Give at least one bound.",
+    "bundled model). A text model takes text tasks. Give at least one bound.",
     epilog="\b\nExamples:\n"
     "  lgzoo shrink --task digits --max-params 500K\n"
     "  lgzoo shrink timm:vit_small_patch14_dinov2 --task folder:mine --max-drop 1\n"

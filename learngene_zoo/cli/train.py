@@ -105,7 +105,7 @@ def train(
 
 
 # The ends of the errors for options of the other kind of model.
-OF_IMAGES = "is for models of images; leave it out with --family {family}"
+OF_IMAGES = "is for image models; leave it out with --family {family}"
 OF_TEXTS = "is for language models; add --family {families}, or leave it out"
 
 
@@ -170,7 +170,7 @@ command = SettingsCommand(
             multiple=True,
             metavar="TEXTS",
             shell_complete=complete_tasks,
-            help="Texts of a language model: a task of texts or a suite of them, or text:PATH, a "
+            help="Texts of a language model: a text task or a suite of them, or text:PATH, a "
             ".txt file or a folder of them; may be repeated.  [default: words]",
         ),
         make_choice_option(
@@ -280,7 +280,7 @@ def advise_training(metrics: Mapping[str, Any], recipe: Mapping[str, Any], noun:
     steps = epochs * count_steps(metrics["training_images"], recipe["batch_size"])
     losses = [epoch["loss"] for epoch in metrics.get("history", ()) if "loss" in epoch]
     is_too_fast = any(loss > SPIKE * losses[0] for loss in losses)
-    # The head of a model of texts starts so small that the first steps hardly change the loss
+    # The head of a text model starts so small that the first steps hardly change the loss
     has_begun = not losses or losses[-1] < BEGUN * losses[0]
     fall = _describe_fall(metrics)
     if noun == "text" and not is_too_fast and steps < MIN_STEPS and not has_begun:
@@ -340,7 +340,7 @@ RATE = (
     f"{lifecycle.FINETUNE.lr:g} up to width {lifecycle.FULL_RATE}; wider "
     f"{lifecycle.FINETUNE.lr * lifecycle.FULL_RATE:g}/width, or {lifecycle.INHERITED_LR:g} if "
     f"pretrained, times sqrt(N/{lifecycle.FINETUNE.batch_size}) in smaller batches of N; of "
-    f"pretrained models of texts {lifecycle.TEXT_LR:g}, or "
+    f"pretrained text models {lifecycle.TEXT_LR:g}, or "
     f"{lifecycle.TEXT_LR * lifecycle.FULL_RATE:g}/width of a wider ancestry model"
 )
 BATCH = (

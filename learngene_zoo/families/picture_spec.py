@@ -1,4 +1,4 @@
-"""`PictureSpec` and `SegmentedSpec`: models of images, also with blocks of several sizes."""
+"""`PictureSpec` and `SegmentedSpec`: image models, also with blocks of several sizes."""
 
 from __future__ import annotations
 
@@ -180,10 +180,10 @@ class SegmentedSpec(PictureSpec):
 
 
 def require_pictures(spec: Spec) -> PictureSpec:
-    """Return the spec of a model of images. Raises `WrongCall` for a model of texts."""
+    """Return the spec of an image model. Raises `WrongCall` for a text model."""
     if not isinstance(spec, PictureSpec):
         raise WrongCall(
-            f"this needs a model of images; models of the family {spec.family!r} take texts"
+            f"this needs an image model; models of the family {spec.family!r} take texts"
         )
     return spec
 

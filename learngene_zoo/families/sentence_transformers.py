@@ -1,4 +1,4 @@
-"""Read and write the files with which sentence-transformers opens a model of sentences.
+"""Read and write the files with which sentence-transformers opens a sentence encoder.
 
 `modules.json` lists the modules that a text goes through: the transformer, a pooling of its tokens,
 and often a scaling to unit length. A model without classes is written with these files, so that

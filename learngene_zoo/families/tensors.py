@@ -427,7 +427,7 @@ def resize_positions(state: StateDict, spec_from: Spec, spec_to: Spec) -> StateD
     """Resample the position embedding to the patch grid of `spec_to`.
 
     timm's bicubic `resample_abs_pos_embed` is applied. Equal grids, models without position
-    embedding, and models of texts leave everything unchanged.
+    embedding, and text models leave everything unchanged.
 
     Args:
         state: tensors of the model of `spec_from`.

@@ -1,4 +1,4 @@
-"""`TextSpec`: models of texts."""
+"""`TextSpec`: text models."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TEXT_LIMITS = {"vocabulary": 1_000_000, "positions": 1_048_576}
 
 @dataclass(frozen=True, kw_only=True)
 class TextSpec(Spec):
-    """A model of texts, which are sequences of at most `positions` words of a vocabulary.
+    """A text model. Texts are sequences of at most `positions` words of a vocabulary.
 
     Raises `WrongCall` for numbers that describe no model.
 

@@ -241,7 +241,7 @@ def read_text_format(spec: TextSpec, files: Mapping[str, str]) -> TextFormat:
         BadFile: if neither the model nor the tokenizer names a pad token.
     """
     if TOKENIZER not in files:
-        raise WrongCall(f"this model of texts has no {TOKENIZER}; copy that of its ancestry model")
+        raise WrongCall(f"this text model has no {TOKENIZER}; copy that of its ancestry model")
     settings = _parse(files.get(TOKENIZER_CONFIG, "{}"), TOKENIZER_CONFIG)
     return make_text_format(files[TOKENIZER], spec.tokens, settings, spec.pad_token)
 

@@ -34,7 +34,7 @@ from learngene_zoo.runs.progress import report_activity
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Json, to_json, with_settings
 from learngene_zoo.tasks.catalogue import open_task
-from learngene_zoo.tasks.task import check_kind
+from learngene_zoo.tasks.task import check_kind, name_kind
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -226,7 +226,7 @@ def predict(
         model: any model that `evaluate` takes.
         images: paths of pictures, and folders, which are searched with their subfolders
             ("folder:PATH" too), and images of Pillow. A picture that cannot be read has an `error`
-            in its result. For a model of texts: a text, or a list of texts or pairs of texts, such
+            in its result. For a text model: a text, or a list of texts or pairs of texts, such
             as `predict(model, ["a text", "another"])` and `predict(model, [("first", "second")])`.
         top: number of classes for each picture.
         batch_size: pictures per forward pass.
@@ -390,10 +390,10 @@ def _select_learngenes(
         if takes_texts == task.is_text:
             selected.append(gene)
     if not selected:
-        kind = "texts" if task.is_text else "images"
+        kind = name_kind(task.is_text)
         raise WrongCall(
-            f"{task.name} is a task of {kind}, and no learngene that comes with the package is of "
-            f"a model of {kind}; name one (lgzoo extract)"
+            f"{task.name} is {kind} task, and no learngene that comes with the package is of "
+            f"{kind} model; name one (lgzoo extract)"
         )
     return selected
 

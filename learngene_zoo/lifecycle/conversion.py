@@ -104,7 +104,7 @@ def convert(
     opened, descendant = open_convertible(model, run)
     if isinstance(opened.spec, TextSpec):
         raise WrongCall(
-            f"{opened.name} is a model of texts, which has no other layout; transformers opens its"
+            f"{opened.name} is a text model, which has no other layout; transformers opens its"
             " folder as it is"
         )
     recorded = read_provenance(dict(opened.record), opened.name).ancestries

@@ -1,4 +1,4 @@
-"""Train a language model from scratch, to extract learngenes of texts from."""
+"""Train a language model from scratch, to extract learngenes of text models from."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class TextSizes:
-    """The sizes of a language model that a model of images does not have."""
+    """The sizes of a language model that an image model does not have."""
 
     vocabulary: Annotated[
         int, "largest number of tokens of a language model's vocabulary", Bounds(least=1)
@@ -67,10 +67,10 @@ def train_language(
     force: bool = False,
     **sizes: Any,
 ) -> Descendant:
-    """Train a language model and its tokenizer: an ancestry model of texts.
+    """Train a language model and its tokenizer: a text ancestry model.
 
     Args:
-        texts: what to train on: names of tasks of texts and suites, `text:PATH` for plain texts, or
+        texts: what to train on: names of text tasks and suites, `text:PATH` for plain texts, or
             labelled texts such as `csv:PATH`, whose labels are not used.
         family: the family of the model, one whose models predict words.
         recipe: the training; a step has `batch_size` blocks of `positions` tokens.

@@ -190,7 +190,7 @@ def export(
     `lifecycle/runtimes.py` describes the content and the checks.
 
     Args:
-        model: a model or a reference to one; also a pretrained model of texts, as for `extract`.
+        model: a model or a reference to one; also a pretrained text model, as for `extract`.
         out: the file; its suffix chooses the format (`.onnx`, `.pt2`).
         dtype: of the weights; "int8" is for ONNX only.
         task: the data for measuring an int8 file; default: as for `evaluate`. For a model without
@@ -234,7 +234,7 @@ def export(
 
 
 def _open_exportable(model: str | Path | Descendant | TimmModel, run: Run) -> Any:
-    """Open any model, or a pretrained model of texts in transformers' layout.
+    """Open any model, or a pretrained text model in transformers' layout.
 
     Raises as `open_model` does.
     """

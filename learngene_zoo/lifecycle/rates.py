@@ -34,8 +34,8 @@ INHERITED_HEAL_LR, HEAL_LR = FLAT_LR, 1e-3
 def choose_rates(model: Descendant | TimmModel) -> tuple[float, float]:
     """Return the default learning rate and layer decay of `finetune` for a model.
 
-    A pretrained model of texts has `TEXT_LR`, scaled with the width of its ancestry model. A model
-    of images that inherits from an ancestry model wider than `FULL_RATE`, or is one of timm's wider
+    A pretrained text model has `TEXT_LR`, scaled with the width of its ancestry model. An image
+    model that inherits from an ancestry model wider than `FULL_RATE`, or is one of timm's wider
     than that, has `INHERITED_LR` and `INHERITED_DECAY`. Any other has `choose_rate` its width. Only
     the second kind has a layer decay. docs/results/finetuning.md has the measurements.
     """
@@ -126,7 +126,7 @@ def check_text_recipe(recipe: Recipe) -> None:
         raise WrongCall("mixup and cutmix cannot mix texts; set both to 0")
     if recipe.layer_decay != 1:
         raise WrongCall(
-            f"layer_decay is {recipe.layer_decay}, but models of texts have one learning rate for "
+            f"layer_decay is {recipe.layer_decay}, but text models have one learning rate for "
             "all layers; leave it out"
         )
 

@@ -42,7 +42,7 @@ WARM_UP, REPEATS = 5, 30
 def compute_outputs(model: nn.Module, inputs: Any) -> torch.Tensor:
     """Return what a file of a module returns: its logits, (B, K) or (B, K, H, W).
 
-    Without classes they are the features, (B, D); of a model of sentences whose ancestry model
+    Without classes they are the features, (B, D); of a sentence encoder whose ancestry model
     scales them to unit length, scaled.
     """
     logits = compute_logits(model, inputs)

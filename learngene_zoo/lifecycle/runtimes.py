@@ -1,8 +1,8 @@
 """Models in other runtimes: one `.onnx` or `.pt2` file that needs neither this package nor timm.
 
 The file takes `pixel_values` of shape (batch, channels, size, size), normalised fp32 images, and
-returns `logits`: (batch, classes), or (batch, classes, size, size) of a dense model. A model of
-texts takes `input_ids`, `attention_mask` and, if it tells the texts of a pair apart,
+returns `logits`: (batch, classes), or (batch, classes, size, size) of a dense model. A text
+model takes `input_ids`, `attention_mask` and, if it tells the texts of a pair apart,
 `token_type_ids`, int64 (batch, tokens), and returns `logits`, or without classes its features,
 `sentence_embedding` (batch, width), as sentence-transformers computes them. The batch and the
 tokens are dynamic. Labels, preprocessing (with the tokenizer) and origin are in its metadata.
@@ -208,7 +208,7 @@ def describe_inputs(form: InputFormat | TextFormat, pairs: Json = None) -> dict[
 
     Args:
         form: the input format of the model.
-        pairs: whether a model of texts was trained on pairs; None: unknown.
+        pairs: whether a text model was trained on pairs; None: unknown.
     """
     if isinstance(form, TextFormat):
         try:
@@ -246,7 +246,7 @@ class _ImageModule(nn.Module):
 
 
 class _TextModule(nn.Module):
-    """The model of texts with fixed names of its inputs; its output is in fp32."""
+    """The text model with fixed names of its inputs; its output is in fp32."""
 
     def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
         super().__init__()
@@ -374,7 +374,7 @@ def _quantise(graph: Any, draft: Path, is_text: bool) -> Any:
     # Quantising renames tensors and refuses a graph with shapes recorded under the old names.
     del graph.graph.value_info[:]
     onnx.save(graph, draft)
-    # Embeddings of words too: in a small model of texts they are most of the file.
+    # Embeddings of words too: in a small text model they are most of the file.
     # Signed: unsigned weights are slower by a third to a half. Of 7 bits: sums of two products of 8
     # bits saturate on x86 processors without VNNI, so that one file would answer differently there.
     quantize_dynamic(

@@ -58,13 +58,13 @@ def check_built(expander: Expander, spec: Spec, target: Target, built_spec: Spec
 
 
 def check_layer_decay(extractor: Extractor, ancestries: Sequence[Spec]) -> None:
-    """Check that no training of models of texts has a layer decay. Raises `WrongCall`."""
+    """Check that no training of text models has a layer decay. Raises `WrongCall`."""
     if not any(isinstance(spec, TextSpec) for spec in ancestries):
         return
     for setting in list_settings(extractor):
         if setting.name.endswith("layer_decay") and setting.default != 1:
             raise WrongCall(
-                f"{setting.name} is {setting.default}, but models of texts have one learning rate "
+                f"{setting.name} is {setting.default}, but text models have one learning rate "
                 "for all layers; leave it out"
             )
 

@@ -112,7 +112,7 @@ class Expander(ABC):
     def list_axes(self, spec: Spec) -> frozenset[str]:
         """Return the sizes that can be changed in descendants of a learngene of this shape.
 
-        By default these are the `axes` that the model has: models of texts have no image size.
+        By default these are the `axes` that the model has: text models have no image size.
         """
         return frozenset(axis for axis in self.axes if getattr(spec, axis) is not None)
 

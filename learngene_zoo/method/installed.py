@@ -123,10 +123,10 @@ def check_family(method: Method, spec: Spec) -> None:
     if spec.family not in method.families:
         is_text = load_family(spec.family).transformers is not None
         if all((load_family(name).transformers is None) == is_text for name in method.families):
-            kinds = ("texts", "images") if is_text else ("images", "texts")
+            kinds = ("text", "image") if is_text else ("image", "text")
             raise WrongCall(
-                f"{method.name} does not support models of {kinds[0]}, only of {kinds[1]}; methods "
-                f"that do: lgzoo list methods --family {spec.family}"
+                f"{method.name} does not support {kinds[0]} models, only {kinds[1]} models; "
+                f"methods that do: lgzoo list methods --family {spec.family}"
             )
         alternatives = ", ".join(
             sorted(other.name for other in METHODS.load_all()[0] if spec.family in other.families)

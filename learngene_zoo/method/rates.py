@@ -25,7 +25,7 @@ FULL_RATE = 96
 INHERITED_LR, INHERITED_DECAY = 1e-4, 0.75
 # The same without layer decay; see benchmarks/heal_rates.py.
 FLAT_LR = 5e-5
-# Of pretrained models of texts up to width 96, wider ones by `scale_rate`; see
+# Of pretrained text models up to width 96, wider ones by `scale_rate`; see
 # benchmarks/text_rates.py.
 TEXT_LR = 1e-3
 
@@ -59,7 +59,7 @@ def adapt_rates(
         pretrained_rates: settings with the rate of a training from the ancestry model's weights,
             which is at most `FLAT_LR`.
         teacher_prefix: of the settings of a teacher's fine-tuning, if there are any. Its rate is at
-            most `INHERITED_LR`, with a layer decay of `INHERITED_DECAY` for models of pictures.
+            most `INHERITED_LR`, with a layer decay of `INHERITED_DECAY` for image models.
 
     Raises:
         WrongCall: for a setting that the extractor does not have.

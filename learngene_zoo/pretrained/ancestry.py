@@ -49,7 +49,7 @@ class Ancestry:
     record: AncestryRecord
     state: StateDict
     class_names: tuple[str, ...] = ()
-    # Of a model of texts, its tokenizer: the texts of files by name.
+    # Of a text model, its tokenizer: the texts of files by name.
     files: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def __repr__(self) -> str:
@@ -78,7 +78,7 @@ class Ancestry:
     def input_format(self) -> Any:
         """Return how images or texts are presented to the model: `InputFormat`, `TextFormat`.
 
-        Raises `WrongCall` for a model of texts without a tokenizer.
+        Raises `WrongCall` for a text model without a tokenizer.
         """
         if isinstance(self.spec, TextSpec):
             return read_text_format(self.spec, self.files)

@@ -1,6 +1,6 @@
 """Inputs of exported files: their names, and the metadata that state how they are made.
 
-A file of a model of images takes `PIXELS`. A file of a model of texts takes `WORDS`, as
+A file of an image model takes `PIXELS`. A file of a text model takes `WORDS`, as
 transformers names them, without the last one if the model does not tell the texts of a pair apart.
 Its metadata hold the whole tokenizer, so that it opens without any other file.
 """

@@ -44,7 +44,7 @@ class KnownAncestry:
     group: str
     family: str | None  # that it opens to; None: it does not open
     params: int  # with its head, if it has one
-    image_size: int | None  # None for a model of texts
+    image_size: int | None  # None for a text model
     licence: str
 
 

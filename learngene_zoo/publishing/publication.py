@@ -245,7 +245,7 @@ def _open_members(top: Learngene | Descendant, folders: Sequence[Path]) -> dict[
                 "digits, '.', '_' and '-' only"
             )
         if name == POOLING.partition("/")[0]:
-            raise WrongCall(f"a model of sentences has a folder {name}; rename {folder}")
+            raise WrongCall(f"a sentence encoder has a folder {name}; rename {folder}")
         if name in members:
             raise WrongCall(f"two descendants are called {name}; rename one of the folders")
         model = _open_artifact(folder)
@@ -273,7 +273,7 @@ def _list_files(folder: Path, prefix: str, card: str, is_of_texts: bool) -> dict
     """Return the files of one folder, with a newly rendered card.
 
     Notes that people wrote into the old card are kept. The files of a tokenizer and of
-    sentence-transformers belong to models of texts only.
+    sentence-transformers belong to text models only.
     """
     files: dict[str, Path | bytes] = {CONFIG: folder / CONFIG, WEIGHTS: folder / WEIGHTS}
     pooling = folder / POOLING

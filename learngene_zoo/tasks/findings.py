@@ -35,7 +35,7 @@ def check_task(task: Task, workers: int) -> tuple[list[Row], Task]:
     """
     if task.is_text:
         raise WrongCall(
-            f"{task.name} is a task of texts, which are checked when it is opened; leave out "
+            f"{task.name} is a text task; texts are checked when it is opened, so leave out "
             "--check-images"
         )
     if task.open_stream is not None:

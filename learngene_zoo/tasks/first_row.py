@@ -102,7 +102,7 @@ def _count_classes(task: Task) -> int:
 
 
 def _describe_texts(task: Task) -> Row:
-    """Return the sizes of a task of texts, and its first training text with label."""
+    """Return the sizes of a text task, and its first training text with label."""
     split = task.split("train")
     text, label = split.__getitems__([0])[0], int(split.labels[0])
     parts = [text] if isinstance(text, str) else list(text)

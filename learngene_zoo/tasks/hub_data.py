@@ -72,7 +72,7 @@ def open_hub(reference: str, offline: bool, entry: Entry | None = None) -> Task:
 
 
 def describe_texts(reference: str) -> dict[str, Any]:
-    """Return the fields of a task of texts that its data set does not state: the metric."""
+    """Return the fields of a text task that its data set does not state: the metric."""
     repository, config, _ = parse_reference(reference)
     metric = METRICS.get((repository, config))
     return {"metric": metric} if metric else {}

@@ -59,7 +59,7 @@ class Batch(NamedTuple):
     """One process's share of a training or evaluation step.
 
     Attributes:
-        inputs: images, float32 (B, C, H, W), normalised; of a task of texts `Tokens`.
+        inputs: images, float32 (B, C, H, W), normalised; of a text task `Tokens`.
         labels: int64 (B,); for a segmentation task int64 (B, H, W), 255 for ignored pixels.
         indices: sample indices, int64 (B,).
         attributes: float32 (B, A), NaN where one has no meaning; None if the task has none.
@@ -148,7 +148,7 @@ class BatchDataset:
 
 @dataclass(frozen=True)
 class TextBatchDataset:
-    """The workers' data set of a task of texts: encodes them. An item is one batch."""
+    """The workers' data set of a text task: encodes them. An item is one batch."""
 
     task: Task
     split: Split
@@ -262,7 +262,7 @@ class Loader:
     def _open_texts(
         self, task: Task, input_format: TextFormat, by_length: bool
     ) -> TextBatchDataset:
-        assert isinstance(self._source, PickedImages), "no task of texts is streamed"
+        assert isinstance(self._source, PickedImages), "no text task is streamed"
         split, encoder = self._source.split, Encoder.of(input_format)
         if by_length:
             used = encoder.order_by_length(split, self._source.used)

@@ -66,8 +66,8 @@ class Split(Protocol):
     def __getitems__(self, indices: Sequence[int]) -> Any:
         """Return the images at `indices`: uint8 (N, C, H, W), or a list of (C, H, W).
 
-        A list is returned if the sizes differ; with masks or attributes it is `Samples`. Of a task
-        of texts it is a list of texts, or of pairs of texts.
+        A list is returned if the sizes differ; with masks or attributes it is `Samples`. Of a text
+        task it is a list of texts, or of pairs of texts.
 
         Raises `BadData` that names the file or row which cannot be read.
         """
@@ -104,7 +104,7 @@ class Stream(Protocol):
 class Task:
     """A data set; of images also their format.
 
-    A task of texts has an `image_size` of 0 and no format: the tokenizer is that of a model.
+    A text task has an `image_size` of 0 and no format: the tokenizer is that of a model.
     `open_split` takes "train", "validation" or "test".
     """
 
@@ -156,10 +156,10 @@ class Task:
 
     @property
     def input_format(self) -> InputFormat:
-        """The task's image size and normalisation. Raises `WrongCall` for a task of texts."""
+        """The task's image size and normalisation. Raises `WrongCall` for a text task."""
         if self.is_text:
             raise WrongCall(
-                f"{self.name} is a task of texts, which have no format without a model's tokenizer"
+                f"{self.name} is a text task; texts have no format without a model's tokenizer"
             )
         return InputFormat(
             image_size=self.image_size, channels=self.channels, mean=self.mean, std=self.std
@@ -252,10 +252,16 @@ def check_kind(task: Task | Entry, takes_texts: bool) -> None:
     """Raise `WrongCall` if a model takes texts and the task has images, or the reverse."""
     is_text = task.kind == "text"
     if takes_texts != is_text:
-        given, taken = ("texts", "images") if is_text else ("images", "texts")
+        taken = "texts" if takes_texts else "images"
         raise WrongCall(
-            f"{task.name} is a task of {given}, and the model takes {taken}; give a task of {taken}"
+            f"{task.name} is {name_kind(is_text)} task, and the model takes {taken}; give "
+            f"{name_kind(takes_texts)} task"
         )
+
+
+def name_kind(is_text: bool) -> str:
+    """Return the word for the kind of a model or task, with its article."""
+    return "a text" if is_text else "an image"
 
 
 def stamp_task(task: Task) -> str:

@@ -65,7 +65,7 @@ class Case:
             check_learngene(self.method.name, learngene)
         if not isinstance(learngene.config, LearngeneConfig):
             return learngene  # `check_outline` reports the type
-        # As the verb does: the tokenizer of a model of texts.
+        # As the verb does: the tokenizer of a text model.
         learngene = replace(learngene, files=self.ancestries[0].files)
         return learngene.with_config(method=self.method.name)
 

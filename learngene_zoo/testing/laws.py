@@ -134,8 +134,8 @@ def forbid_hot_imports(method: Method, part: str) -> Iterator[None]:
 def make_tiny_ancestry(seed: int = 0, spec: Spec | None = None, **sizes: Any) -> Ancestry:
     """Return an ancestry model with random weights.
 
-    By default it is a ViT of 3 layers, width 32 and 2 heads for images of 16 pixels. A model of
-    texts has a tokenizer of the words w0, w1, ....
+    By default it is a ViT of 3 layers, width 32 and 2 heads for images of 16 pixels. A text
+    model has a tokenizer of the words w0, w1, ....
     """
     spec = (spec or load_family(DEFAULT_FAMILY).examples[0]).with_(**sizes)
     halves = (0.5,) * spec.channels
@@ -228,7 +228,7 @@ class _Opener:
 def make_tiny_task(name: str = "tiny", classes: int = 3, image_size: int = 16) -> Task:
     """Return a classification task in memory: 48 training, 12 validation and 12 test images.
 
-    With an image size of 0 it is a task of texts.
+    With an image size of 0 it is a text task.
     """
     sizes = {"train": 48, "validation": 12, "test": 12}
     return Task(

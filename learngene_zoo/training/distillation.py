@@ -440,7 +440,7 @@ def guide(
 def check_tokenizers(teacher: Any, student: Any) -> None:
     """Raise `WrongCall` unless a model, as a teacher, takes the texts in the student's format.
 
-    A model of sentences that truncates texts before its last position takes longer ones too.
+    A sentence encoder that truncates texts before its last position takes longer ones too.
     """
     own_format = teacher.input_format
     if not (isinstance(own_format, TextFormat) and isinstance(student, TextFormat)):

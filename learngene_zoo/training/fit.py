@@ -141,7 +141,7 @@ def drop_training_records(provenance: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def has_pairs(task: Task) -> bool:
-    """Return whether the samples of a task of texts are pairs of texts."""
+    """Return whether the samples of a text task are pairs of texts."""
     split: Any = task.split("train")
     return any(isinstance(sample, tuple) for sample in split.__getitems__(range(len(split))[:1]))
 

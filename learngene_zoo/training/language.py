@@ -1,6 +1,6 @@
 """Train a language model: its tokenizer, its batches, and the objective of the next token.
 
-Texts are encoded as tasks of texts are, each followed by an end-of-text token, and fill blocks of
+Texts are encoded as text tasks are, each followed by an end-of-text token, and fill blocks of
 as many tokens as the model has positions: a text that does not fit into the rest of a block begins
 the next one, and a longer text is divided. The loss is the cross-entropy of each token given those
 before it in its block, by the embedding of words as head:

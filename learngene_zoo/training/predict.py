@@ -61,7 +61,7 @@ def predict(
 
     Args:
         model: the model.
-        images: paths of the images, or images of Pillow; for a model of texts the texts, or pairs
+        images: paths of the images, or images of Pillow; for a text model the texts, or pairs
             of texts. An `UnreadableText` has its reason as the error.
         run: the run, for its device and precision.
         top: how many classes to return for each image.
@@ -130,7 +130,7 @@ class _Reader:
 def _choose_reader(input_format: InputFormat | TextFormat, pairs: Any) -> _Reader:
     """Return the reader of images, or of texts.
 
-    `pairs` is whether a model of texts was trained on pairs; None: unknown.
+    `pairs` is whether a text model was trained on pairs; None: unknown.
     """
     if not isinstance(input_format, TextFormat):
         return _Reader(lambda image: _read_image(image, input_format), torch.cat)

@@ -133,7 +133,7 @@ def derive_input_format(
 
     Args:
         config: of the learngene.
-        files: of the learngene; of a model of texts its tokenizer.
+        files: of the learngene; of a text model its tokenizer.
     """
     if isinstance(config.spec, TextSpec):
         from learngene_zoo.plugin import read_text_format

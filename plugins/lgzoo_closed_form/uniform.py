@@ -63,9 +63,7 @@ def check_sizes(
 def check_scores(spec: Spec, scores: str | None) -> None:
     """Raise `WrongCall` for a file of scores, which are of heads and neurons of any block."""
     if is_uniform(spec) and scores is not None:
-        raise WrongCall(
-            f"scores is {scores}; such files are for models of images, leave out --scores"
-        )
+        raise WrongCall(f"scores is {scores}; such files are for image models, leave out --scores")
 
 
 def derive_spec(uncut: Spec, target: Target, keep: float | None) -> Spec:

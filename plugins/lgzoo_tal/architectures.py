@@ -38,7 +38,7 @@ class Rule:
 
     spec: Spec  # everything else of an architecture
     widths: Mapping[int, tuple[int, ...]]  # by number of layers
-    patch_sizes: tuple[int, ...]  # none for models of texts
+    patch_sizes: tuple[int, ...]  # none for text models
     head_width: int | None = None  # None: several numbers of heads, by the papers' rule
     heads: int | None = None  # the same number at every width; None: it depends on the width
 
@@ -85,7 +85,7 @@ def scale_rule(name: SetName, ancestry: Spec) -> Rule:
     of_texts = isinstance(ancestry, TextSpec)
     if name == "gpts-1k":
         if not of_texts:
-            raise WrongCall(f"{name} is a set of models of texts; choose one of {', '.join(FORMS)}")
+            raise WrongCall(f"{name} is a set of text models; choose one of {', '.join(FORMS)}")
         return build_gpts_rule(ancestry)
     if name not in FORMS:
         raise refuse_unknown("set of architectures", name, FORMS)
@@ -207,7 +207,7 @@ def derive_plain_spec(ancestry: Spec) -> Spec:
     """Return the plain model, as hypernetworks predict it, with an ancestry's size and inputs.
 
     None of a ViT's tensors is inherited, so neither are its LayerScale, registers and so on. A
-    model of texts is of the ancestry model's kind.
+    text model is of the ancestry model's kind.
     """
     if isinstance(ancestry, TextSpec):
         return ancestry.with_(classes=max(ancestry.classes, 1))

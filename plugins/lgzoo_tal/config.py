@@ -82,7 +82,7 @@ class Curriculum:
 
     source: Annotated[
         str | None,
-        "task of stage 1 (none: skip stage 1, as for models of texts by default)",
+        "task of stage 1 (none: skip stage 1, as for text models by default)",
     ] = SOURCE
     joint: Annotated[
         bool, "train one hypernetwork for all tasks of stage 2 instead of one per task"

@@ -10,7 +10,7 @@ for the projections of the ancestry model's matrices. The tensors of a learngene
     decoder.NAME    the layers that turn a node into a tensor
     tasks.TASK      a task's embedding
     ancestry.NAME   a tensor of the ancestry model, by its name: of PITH, and the embeddings of
-                    words and positions that models of texts inherit
+                    words and positions that text models inherit
 
 NAME is the tensor's name in the papers' released code. If there is a hypernetwork for each task,
 the names of its tensors begin with `hypernets.TASK.`.
@@ -89,13 +89,13 @@ Cutoff = Annotated[
 ]
 Embeddings = Annotated[
     Literal["inherited", "predicted"],
-    "embeddings of words and positions of a model of texts: the ancestry model's, narrowed, or "
+    "embeddings of words and positions of a text model: the ancestry model's, narrowed, or "
     "predicted, as published: words whose numbers differ by the largest number of channels have "
     "the same",
 ]
 Scale = Annotated[
     Literal["fan_in", "std"],
-    "scale of the matrices of a model of texts: by their inputs, as of images, or a standard "
+    "scale of the matrices of a text model: by their inputs, as of images, or a standard "
     "deviation of 0.02, as published",
 ]
 
@@ -263,7 +263,7 @@ def check_target(spec: HypernetSpec, target: Spec, ancestry: Spec | None = None)
     Args:
         spec: the hypernetwork.
         target: the model.
-        ancestry: the shape of the ancestry model, whose embeddings a model of texts inherits.
+        ancestry: the shape of the ancestry model, whose embeddings a text model inherits.
 
     Raises:
         WrongCall: as `check_picture_target` and `check_text_target` do.
@@ -275,7 +275,7 @@ def check_target(spec: HypernetSpec, target: Spec, ancestry: Spec | None = None)
 
 
 def check_picture_target(spec: HypernetSpec, target: Spec) -> None:
-    """Check that a model of images can be predicted.
+    """Check that an image model can be predicted.
 
     Raises `WrongCall` for an image of one patch, and if a low-rank decoder's factors have too few
     rows for a tensor.
@@ -327,7 +327,7 @@ def list_obstacles(spec: ViTSpec) -> list[str]:
 
 
 def check_text_target(spec: HypernetSpec, target: Spec, ancestry: Spec | None = None) -> None:
-    """Check that a model of texts can be predicted.
+    """Check that a text model can be predicted.
 
     Args:
         spec: the hypernetwork.
@@ -363,7 +363,7 @@ def count_rows(spec: HypernetSpec, target: Spec) -> dict[str, int]:
     """Return the rows of a low-rank decoder's factors that tensors of a model need, by a
     description of the tensor; {} for a convolutional decoder.
 
-    Matrices of linear layers need no more than a bias. Of a model of texts, embeddings are
+    Matrices of linear layers need no more than a bias. Of a text model, embeddings are
     inherited or tiled.
     """
     if spec.decoder == "conv":

@@ -68,14 +68,14 @@ def split_tasks(
         run: whether the network may be used.
 
     Raises:
-        WrongCall: without any task, for a segmentation task, and for tasks of images and of texts.
+        WrongCall: without any task, for a segmentation task, and for image tasks and text tasks.
     """
     named = curriculum.source
     curriculum = curriculum.for_inputs(ancestry)
     if curriculum.source != named:
         print_note(
-            f"there is no stage 1: {named} is a task of images, and the model takes texts; "
-            "--source takes a task of texts",
+            f"there is no stage 1: {named} is an image task, and the model takes texts; "
+            "--source takes a text task",
             "no stage 1",
         )
     if not tasks and curriculum.source is None:

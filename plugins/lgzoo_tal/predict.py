@@ -115,7 +115,7 @@ def derive_spec(target: Target, spec: Spec) -> Spec:
 
 
 def read_tables_of(learngene: Learngene) -> Tables:
-    """Return the embeddings that predicted models of texts inherit. Raises `BadFile`."""
+    """Return the embeddings that predicted text models inherit. Raises `BadFile`."""
     from lgzoo_tal.modules.text_embeddings import read_tables
 
     where = str(learngene.folder or "the learngene")

@@ -1,4 +1,4 @@
-"""The suite `words`: tasks of texts.
+"""The suite `words`: text tasks.
 
 Four tasks are made by rules, so that they need no file and every text is a function of split and
 index. In three of them both classes have the same words equally often: a bag of words is at chance,

@@ -27,7 +27,7 @@ LINES = {
     ),
     "extract peg --ancestry ancestry-words": (
         2,
-        "peg does not support models of texts, only of images; methods that do: lgzoo list methods"
+        "peg does not support text models, only image models; methods that do: lgzoo list methods"
         " --family gpt2",
     ),
     "plan model": (2, "no method named 'model'; for the folder of that name: lgzoo show model"),

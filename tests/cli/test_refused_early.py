@@ -139,7 +139,7 @@ CALLS = {
     ),
     "shrink --task sentiment --max-params 1K -o new": (
         2,
-        "error: sentiment is a task of texts, and the model takes images; give a task of images\n",
+        "error: sentiment is a text task, and the model takes images; give an image task\n",
     ),
     "expand --task sings -o new": (2, "error: no task named 'sings'; did you mean signs? "),
     "train --task sings -o new": (2, "error: no task named 'sings'; did you mean signs? "),

@@ -30,7 +30,7 @@ SMOKE = {"images": 8, "batch_size": 8, "teaching_images": 8, "teaching_batch_siz
 
 
 def make_text_spec() -> Spec:
-    """Return the shape of a wide model of texts."""
+    """Return the shape of a wide text model."""
     return Gpt2Spec(layers=2, width=384, heads=6, classes=0, vocabulary=50, positions=16)
 
 
@@ -83,7 +83,7 @@ def test_teachers_of_texts_have_no_layer_decay() -> None:
     ("name", "setting"), [("lsamd", "layer_decay"), ("tleg", "teaching_layer_decay")]
 )
 def test_an_extraction_from_a_model_of_texts_refuses_a_layer_decay(name: str, setting: str) -> None:
-    with pytest.raises(WrongCall, match=rf"^{setting} is 0\.75, but models of texts"):
+    with pytest.raises(WrongCall, match=rf"^{setting} is 0\.75, but text models"):
         lifecycle.extract(name, ancestries="ancestry-words", tasks="topic", **{setting: 0.75})
 
 

@@ -216,7 +216,7 @@ def test_targets_of_texts_need_an_ancestry_model_of_texts(tmp_path: Path) -> Non
     texts.write_text("text,label\n" + "good,up\nbad,down\n" * 12, encoding="utf-8")
     targets = f'targets = ["digits", "csv:{texts}", "cifar10", "cifar100"]'
     path = write_claim(tmp_path, targets=targets)
-    with pytest.raises(WrongCall, match=r"arm 'ours', targets: csv:.* is a task of texts, and"):
+    with pytest.raises(WrongCall, match=r"arm 'ours', targets: csv:.* is a text task, and"):
         check_arms(load_claim(path), path)
 
 

@@ -249,16 +249,16 @@ def test_tasks_are_chosen_by_suites_and_names() -> None:
 
 
 def test_tasks_of_texts_and_of_images_need_two_grids(tmp_path: Path) -> None:
-    message = "tasks of texts: entailment, sentiment; tasks of images: digits, stamps; an ancestry"
+    message = "text tasks: entailment, sentiment; image tasks: digits, stamps; an ancestry"
     with pytest.raises(WrongCall, match=message):
         grid(tasks=["digits", "entailment", "stamps", "sentiment"])
-    with pytest.raises(WrongCall, match="entailment is a task of texts"):
+    with pytest.raises(WrongCall, match="entailment is a text task"):
         grid(tasks=["entailment", "sentiment"])
     for label in ("good", "bad"):
         (tmp_path / label).mkdir()
         for number in range(8):
             (tmp_path / label / f"{number}.txt").write_text(f"{label} {number}")
-    with pytest.raises(WrongCall, match=r"tasks of texts: folder:.*; tasks of images: digits;"):
+    with pytest.raises(WrongCall, match=r"text tasks: folder:.*; image tasks: digits;"):
         grid(tasks=["digits", f"folder:{tmp_path}"])
 
 
@@ -271,11 +271,11 @@ def test_named_tasks_of_texts_need_an_ancestry_model_of_texts() -> None:
     assert {cell.task for cell in named} == {"entailment", "sentiment"}
     assert {cell.arm.ancestries for cell in named} == {WORDS}
     with pytest.raises(
-        WrongCall, match="digits is a task of images, and the ancestry model ancestry-words takes"
+        WrongCall, match="digits is an image task, and the ancestry model ancestry-words takes"
     ):
         grid(tasks=["digits"], arms=arms)
     closed_form = list_standard_arms(["closed_form"], ancestries=WORDS)
-    with pytest.raises(WrongCall, match=r"extracts from forms, a task of images.*--extract-task"):
+    with pytest.raises(WrongCall, match=r"extracts from forms, an image task.*--extract-task"):
         grid(tasks=["sentiment"], arms=closed_form)
     assert grid(
         tasks=["sentiment"],

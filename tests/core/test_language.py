@@ -125,7 +125,7 @@ def test_wrong_files_are_refused_in_one_line(
 def test_other_wrong_calls_are_refused_in_one_line(plain: str, tmp_path: Path) -> None:
     (tmp_path / "table.csv").write_text("text,label\n")
     calls: list[tuple[dict[str, Any], str]] = [
-        ({"texts": "digits"}, "digits is a task of images.*text:PATH"),
+        ({"texts": "digits"}, "digits is an image task.*text:PATH"),
         ({"texts": "sentimental"}, "did you mean sentiment"),
         ({"vocabulary": 100}, "vocabulary is 100; it must be at least 258"),
         ({"positions": 1}, "positions.*at least 2"),
@@ -290,9 +290,9 @@ def test_the_command_trains_and_refuses_options_of_images(plain: str, tmp_path: 
     config = json.loads((tmp_path / "gpt" / "config.json").read_text())
     assert (config["n_layer"], config["n_positions"], config["model_type"]) == (2, 16, "gpt2")
     for options, message in (
-        (["--patch-size", "8"], "--patch-size is for models of images"),
-        (["--task", "digits"], "--task is for models of images"),
-        (["--init", "fan_in"], "--init is for models of images"),
+        (["--patch-size", "8"], "--patch-size is for image models"),
+        (["--task", "digits"], "--task is for image models"),
+        (["--init", "fan_in"], "--init is for image models"),
     ):
         refused = CliRunner().invoke(main, [*words, *options])
         assert refused.exit_code == 2

@@ -31,7 +31,7 @@ PACKAGE = "sentence_transformers.models"
 
 
 def write_encoder(folder: Path, *modules: str, **pooling: Any) -> Path:
-    """Write a model of sentences in sentence-transformers' layout, with modules after pooling."""
+    """Write a sentence encoder in sentence-transformers' layout, with modules after pooling."""
     model = assemble(BERT.with_(classes=0, pool="pooler"), {}, seed=0, scheme="fan_in").model()
     model.base_model.save_pretrained(folder)
     write_tokenizer(folder)

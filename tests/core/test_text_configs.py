@@ -1,4 +1,4 @@
-"""Settings of transformers' models of texts are read as transformers reads them, or refused."""
+"""Settings of transformers' text models are read as transformers reads them, or refused."""
 
 from __future__ import annotations
 

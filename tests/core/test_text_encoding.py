@@ -273,9 +273,9 @@ def test_processes_share_a_batch(task: Task, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_formats_and_augmentations_of_images_are_refused(task: Task) -> None:
     form, digits = make_text_format(word_tokenizer(), 16), open_task("digits")
-    with pytest.raises(WrongCall, match="a task of texts, and the model takes images"):
+    with pytest.raises(WrongCall, match="a text task, and the model takes images"):
         Loader(task, "train", digits.input_format, batch_size=4)
-    with pytest.raises(WrongCall, match="a task of images, and the model takes texts"):
+    with pytest.raises(WrongCall, match="an image task, and the model takes texts"):
         Loader(digits, "train", form, batch_size=4)
     with pytest.raises(WrongCall, match="not augmented"):
         Loader(task, "train", form, batch_size=4, augment="light")

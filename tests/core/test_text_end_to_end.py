@@ -1,4 +1,4 @@
-"""A model of texts from its folder to predictions by transformers, and the pooler of a new head."""
+"""A text model from its folder to predictions by transformers, and the pooler of a new head."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_a_pretrained_model_of_texts_has_a_rate_by_its_ancestry_models_width(
     assert lifecycle.choose_rates(change(384, frozenset(), trained_on="words")) == (1e-3, 1.0)
     line = describe_rates(change(384, heir.inherited), replace(lifecycle.FINETUNE, lr=2.5e-4), 640)
     assert line == (
-        "the learning rate is 0.00025, the default of models of texts that inherit "
+        "the learning rate is 0.00025, the default of text models that inherit "
         "from an ancestry model of width 384"
     )
 
@@ -119,7 +119,7 @@ def test_descendants_are_ranked_for_texts(learngene: Path, tmp_path: Path) -> No
     ranking = lifecycle.recommend(task, learngene, images=60, sizes=2, run=run)
     assert [item.images for item in ranking] == [60, 60]
     assert ranking[0].probe >= ranking[1].probe > 0.5
-    with pytest.raises(WrongCall, match="digits is a task of images, and the model takes texts"):
+    with pytest.raises(WrongCall, match="digits is an image task, and the model takes texts"):
         lifecycle.recommend("digits", learngene, run=run)
     with pytest.raises(WrongCall, match="no learngene that comes with the package is of a model"):
         lifecycle.recommend(task, run=run)
@@ -146,7 +146,7 @@ def test_the_card_of_a_model_of_pairs_shows_how_to_encode_one(tmp_path: Path) ->
 
 
 def test_a_task_of_images_is_refused_before_anything_is_built(learngene: Path) -> None:
-    with pytest.raises(WrongCall, match="digits is a task of images, and the model takes texts"):
+    with pytest.raises(WrongCall, match="digits is an image task, and the model takes texts"):
         lifecycle.expand(learngene, task="digits")
 
 

@@ -1,4 +1,4 @@
-"""Folders of models of texts: transformers opens ours, and we open transformers'."""
+"""Folders of text models: transformers opens ours, and we open transformers'."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`heal` of models of texts: tokens without padding, features as the head reads them."""
+"""`heal` of text models: tokens without padding, features as the head reads them."""
 
 from __future__ import annotations
 

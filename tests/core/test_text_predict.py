@@ -1,4 +1,4 @@
-"""`predict` and `compare` of models of texts: where texts come from, and messages."""
+"""`predict` and `compare` of text models: where texts come from, and messages."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_a_text_that_cannot_be_read_does_not_stop_the_others(tmp_path: Path) -> 
 def test_the_message_for_a_text_given_as_a_picture_names_the_option(word: str) -> None:
     result = call("predict", "model", word)
     (error,) = errors_of(result)
-    assert error.endswith("or for a model of texts a .txt file or --text TEXT")
+    assert error.endswith("or for a text model a .txt file or --text TEXT")
     assert result.exit_code == 1
 
 

@@ -1,4 +1,4 @@
-"""Exported models of texts: equal to the module at every length, and opened with their tokenizer
+"""Exported text models: equal to the module at every length, and opened with their tokenizer
 and nothing of this package.
 """
 
@@ -205,7 +205,7 @@ def test_the_commands_read_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     values = [call(f"evaluate {name} --task csv:mine.csv") for name in ("model", "model.onnx")]
     assert values[0] == values[1]
     result = CliRunner().invoke(main, ["evaluate", "model.onnx", "--task", "digits"])
-    assert "digits is a task of images" in result.stderr
+    assert "digits is an image task" in result.stderr
 
 
 def test_features_in_int8_are_compared_by_their_cosine(tmp_path: Path) -> None:

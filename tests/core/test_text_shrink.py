@@ -1,4 +1,4 @@
-"""`shrink` of models of texts: candidates, both ways of comparison, and messages."""
+"""`shrink` of text models: candidates, both ways of comparison, and messages."""
 
 from __future__ import annotations
 
@@ -218,11 +218,11 @@ def test_the_estimate_counts_the_tokens_of_texts(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("line", "code", "message"),
     [
-        ("gpt2 --task digits --max-params 25K", 2, "digits is a task of images, and the model "),
-        ("bert --images digits --max-params 25K", 2, "digits is a task of images, and the model "),
-        ("--task csv:mine.csv --max-params 25K", 2, "csv:mine.csv is a task of texts, and the "),
-        ("--task sentiment --max-params 25K", 2, "sentiment is a task of texts, and the model "),
-        ("--images csv:plain.csv --max-params 25K", 2, "csv:plain.csv is a task of texts, and "),
+        ("gpt2 --task digits --max-params 25K", 2, "digits is an image task, and the model "),
+        ("bert --images digits --max-params 25K", 2, "digits is an image task, and the model "),
+        ("--task csv:mine.csv --max-params 25K", 2, "csv:mine.csv is a text task, and the "),
+        ("--task sentiment --max-params 25K", 2, "sentiment is a text task, and the model "),
+        ("--images csv:plain.csv --max-params 25K", 2, "csv:plain.csv is a text task, and "),
         ("bert --task csv:mine.csv --max-params 9", 2, "no descendant fits within 9 parameters; "),
         ("bert --task csv:mine.csv --max-params 9M", 2, "the model itself is within the budget"),
         ("bert --task folder:two --max-params 25K", 1, "folder:two has too few training texts"),

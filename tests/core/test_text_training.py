@@ -1,4 +1,4 @@
-"""A module of texts is trained and evaluated by the parts that models of images use."""
+"""A module of texts is trained and evaluated by the parts that image models use."""
 
 from __future__ import annotations
 

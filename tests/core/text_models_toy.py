@@ -1,4 +1,4 @@
-"""Small models of texts, and a tokenizer of a few words, without a download."""
+"""Small text models, and a tokenizer of a few words, without a download."""
 
 from __future__ import annotations
 

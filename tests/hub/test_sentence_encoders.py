@@ -1,4 +1,4 @@
-"""A learngene of a model of sentences is published and fetched, with its descendant."""
+"""A learngene of a sentence encoder is published and fetched, with its descendant."""
 
 from __future__ import annotations
 

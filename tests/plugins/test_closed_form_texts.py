@@ -1,4 +1,4 @@
-"""closed_form on models of texts: streams, runs and widths of GPT-2, depths of BERT."""
+"""closed_form on text models: streams, runs and widths of GPT-2, depths of BERT."""
 
 from __future__ import annotations
 

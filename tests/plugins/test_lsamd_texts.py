@@ -1,4 +1,4 @@
-"""LSAMD on models of texts: masks, tokens of routers, votes without texts, and descendants."""
+"""LSAMD on text models: masks, tokens of routers, votes without texts, and descendants."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ def test_transformers_opens_a_descendant_of_texts(spec: TextSpec, tmp_path: Path
     tasks = [f"csv:{tmp_path / name}.csv" for name in ("one", "two")]
     settings = LsamdExtractor(top=2, each=SearchSettings(training=RECIPE, routing="image"))
     gene, out = tmp_path / "gene", tmp_path / "small"
-    with pytest.raises(WrongCall, match="digits is a task of images, and the model takes texts"):
+    with pytest.raises(WrongCall, match="digits is an image task, and the model takes texts"):
         lg.extract("lsamd", ancestries=str(ancestry), tasks="digits", extractor=settings, run=RUN)
     learngene = lg.extract(
         "lsamd", ancestries=str(ancestry), tasks=tasks, extractor=settings, out=gene, run=RUN
@@ -253,5 +253,5 @@ def test_transformers_opens_a_descendant_of_texts(spec: TextSpec, tmp_path: Path
 
 def test_a_model_of_images_refuses_texts() -> None:
     smoke = replace(LSAMD.presets["smoke"], top=2)
-    with pytest.raises(WrongCall, match="sentiment is a task of texts, and the model takes images"):
+    with pytest.raises(WrongCall, match="sentiment is a text task, and the model takes images"):
         lg.extract("lsamd", tasks="sentiment", extractor=smoke, run=RUN)

@@ -1,4 +1,4 @@
-"""Pruning and elastic on models of texts: laws of cuts, removed blocks, and refused sizes."""
+"""Pruning and elastic on text models: laws of cuts, removed blocks, and refused sizes."""
 
 from __future__ import annotations
 
@@ -320,7 +320,7 @@ def test_sizes_that_the_format_cannot_express_are_refused(
 
 
 def test_scores_of_images_are_refused() -> None:
-    with pytest.raises(WrongCall, match="such files are for models of images"):
+    with pytest.raises(WrongCall, match="such files are for image models"):
         ElasticExtractor(scores="scores.pt").outline([SPECS["gpt2"]])
 
 

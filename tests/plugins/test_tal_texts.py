@@ -306,7 +306,7 @@ def test_sets_for_images_are_scaled_to_a_model_of_texts() -> None:
     rule = scale_rule("tal+", TINY)
     assert {spec.family for spec in draw_architectures(rule, count=20)} == {"gpt2"}
     assert max(width for _, width in rule.sizes) == TINY.width
-    with pytest.raises(WrongCall, match="gpts-1k is a set of models of texts; choose one of"):
+    with pytest.raises(WrongCall, match="gpts-1k is a set of text models; choose one of"):
         scale_rule("gpts-1k", ViTSpec(layers=12, width=96, heads=3, image_size=32, patch_size=8))
 
 
@@ -428,8 +428,8 @@ def test_a_default_source_of_images_is_left_out_with_a_note(
         tasks,
     )
     assert notes == [
-        "there is no stage 1: forms is a task of images, and the model takes texts; --source takes "
-        "a task of texts"
+        "there is no stage 1: forms is an image task, and the model takes texts; --source takes "
+        "a text task"
     ]
     meta_training.split_tasks(Curriculum(source=None), TINY, tasks, Run())
     assert len(notes) == 1

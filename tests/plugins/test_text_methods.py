@@ -1,4 +1,4 @@
-"""Methods on models of texts: what a method promises about the function holds for them too."""
+"""Methods on text models: what a method promises about the function holds for them too."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from learngene_zoo.method.sizes import Member, Target
 from learngene_zoo.pretrained.ancestry import read_ancestry_spec
 from learngene_zoo.settings import Json, Recipe, from_json, to_json
 from learngene_zoo.tasks import catalogue
-from learngene_zoo.tasks.task import Entry, Task, stamp_tasks
+from learngene_zoo.tasks.task import Entry, Task, name_kind, stamp_tasks
 
 SCRATCH = (
     Arm(name="scratch timm", method="scratch", expand={"init": "timm"}),
@@ -281,7 +281,7 @@ def _check_kinds(
     images = [task.name for task in samples if task.kind != "text"]
     if texts and images:
         raise WrongCall(
-            f"tasks of texts: {', '.join(texts)}; tasks of images: {', '.join(images)}; an "
+            f"text tasks: {', '.join(texts)}; image tasks: {', '.join(images)}; an "
             "ancestry model takes only one of the two, so leave out either"
         )
     for arm in arms:
@@ -295,8 +295,8 @@ def _check_ancestry_kinds(
 
     Args:
         arm: the arm.
-        texts: names of the cells' tasks of texts.
-        images: names of the cells' tasks of images.
+        texts: names of the cells' text tasks.
+        images: names of the cells' image tasks.
         offline: whether nothing may be downloaded.
 
     Raises:
@@ -311,18 +311,19 @@ def _check_ancestry_kinds(
     entries = [entry for entry in map(catalogue.find_entry, names) if entry is not None]
     for source in sources:
         takes_texts = isinstance(read_ancestry_spec(source, offline=offline), TextSpec)
-        taken, other = ("texts", "images") if takes_texts else ("images", "texts")
+        taken = "texts" if takes_texts else "images"
+        given, other = name_kind(takes_texts), name_kind(not takes_texts)
         model = f"and the ancestry model {source} takes {taken}"
         for name in images if takes_texts else texts:
             raise WrongCall(
-                f"{name} is a task of {other}, {model}; give a task of {taken}, or name a model of "
-                f"{other} with --ancestry"
+                f"{name} is {other} task, {model}; give {given} task, or name {other} model with "
+                "--ancestry"
             )
         for entry in entries:
             if (entry.kind == "text") != takes_texts:
                 raise WrongCall(
-                    f"{arm.method} extracts from {entry.name}, a task of {other}, {model}; name a "
-                    f"task of {taken} with --extract-task"
+                    f"{arm.method} extracts from {entry.name}, {other} task, {model}; name {given} "
+                    "task with --extract-task"
                 )
 
 

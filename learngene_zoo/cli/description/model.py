@@ -105,7 +105,7 @@ def _list_input_sizes(form: InputFormat | TextFormat) -> Row:
 
 
 def _list_text_sizes(spec: Spec) -> Row:
-    """Return the sizes that only models of texts have."""
+    """Return the sizes that only text models have."""
     if not isinstance(spec, TextSpec):
         return {}
     return {"vocabulary": spec.vocabulary, "positions": spec.positions}

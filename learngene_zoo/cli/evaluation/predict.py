@@ -58,7 +58,7 @@ def predict(
     opened = lifecycle.opening.open_answering(named, job.run)
     is_text = isinstance(opened.input_format, TextFormat)
     if text and not is_text:
-        raise WrongCall("--text is for models of texts, and the model takes images; give an image")
+        raise WrongCall("--text is for text models, and the model takes images; give an image")
     key, noun = ("text", "text") if is_text else ("image", "picture")
     inputs: Iterator[Any] = (
         _iterate_texts(text, images, opened.provenance.get("pairs") is not False)
@@ -117,7 +117,7 @@ def _sort_words(model: str, images: tuple[str, ...]) -> tuple[str, tuple[str, ..
             "missing argument 'IMAGES...'" if not model or exists else f"{model} does not exist"
         )
         raise WrongCall(
-            f"{problem}; lgzoo predict finetuned photo.jpg (for a model of texts: --text TEXT)"
+            f"{problem}; lgzoo predict finetuned photo.jpg (for a text model: --text TEXT)"
         )
     return model, images
 

@@ -227,8 +227,8 @@ def open_request(
 
     Raises:
         WrongCall: if there is no bound, no task and no images, if nothing fits the budget or the
-            model itself does, for a task with a class per pixel, and for texts with a model of
-            images or the reverse.
+            model itself does, for a task with a class per pixel, and for texts with an image
+            model or the reverse.
         BadData: for a task with too few images or one class, and for too few images.
     """
     from learngene_zoo.pretrained.ancestry import read_ancestry_spec

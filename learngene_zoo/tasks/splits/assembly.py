@@ -137,7 +137,7 @@ def assemble_photo_task(
 def assemble_text_task(
     name: str, class_names: Sequence[str], splits: Mapping[str, Split], fields: Mapping[str, Any]
 ) -> Task:
-    """Build a task of texts. `fields` are fields of `Task`."""
+    """Build a text task. `fields` are fields of `Task`."""
     return Task(**{**_list_fields(name, class_names, splits), "kind": "text", **fields})
 
 

@@ -71,7 +71,7 @@ def open_corpus(references: Sequence[str], *, offline: bool = False) -> Corpus:
         offline: do not use the network.
 
     Raises:
-        WrongCall: for an unknown name, for a task of images and for a reference that is repeated.
+        WrongCall: for an unknown name, for an image task and for a reference that is repeated.
         BadData: for files that cannot be read or have no text.
     """
     names = expand_suites(references)
@@ -90,8 +90,8 @@ def _open_texts(name: str, offline: bool) -> TextSource:
     task = open_task(name, offline=offline)
     if not task.is_text:
         raise WrongCall(
-            f"{name} is a task of images, and a language model is trained on texts; give a task of"
-            f" texts, or {SCHEME}PATH"
+            f"{name} is an image task, and a language model is trained on texts; give a text"
+            f" task, or {SCHEME}PATH"
         )
     return TextSource(
         reference=name,

@@ -43,7 +43,7 @@ def load_tokenizer(content: str) -> Tokenizer:
     try:
         from tokenizers import Tokenizer
     except ImportError:
-        raise Unavailable(f"tasks of texts need the package tokenizers: {TEXT_EXTRA}") from None
+        raise Unavailable(f"text tasks need the package tokenizers: {TEXT_EXTRA}") from None
     try:
         tokenizer = Tokenizer.from_str(content)
     except Exception as error:  # the package raises bare exceptions

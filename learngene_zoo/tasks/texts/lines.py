@@ -37,7 +37,7 @@ def join_lines(files: Sequence[str], lines: Sequence[Sequence[int]]) -> Lines:
 
 @dataclass(frozen=True)
 class LineTable:
-    """Columns with those methods of a `datasets.Dataset` that tasks of texts call."""
+    """Columns with those methods of a `datasets.Dataset` that text tasks call."""
 
     columns: Mapping[str, Sequence[Any]]
     features: Mapping[str, Any]

@@ -1,5 +1,5 @@
 """Readers and writers of a block's residual stream, for timm's `VisionTransformer` and its `Eva`,
-and for models of texts of transformers.
+and for text models of transformers.
 
 A block is two branches one after the other, attention and MLP, each
 
@@ -11,7 +11,7 @@ or, in a BERT,
 
 where `inner` begins with the branch's readers: queries, keys and values, or the first layers of the
 MLP. `Eva` turns queries and keys by rotary positions, keeps the biases of queries and values beside
-their matrix, and has no bias of keys. Inputs of models of texts are ids, int64 (B, N), padded on
+their matrix, and has no bias of keys. Inputs of text models are ids, int64 (B, N), padded on
 the right.
 
 Shapes: B images or texts, N tokens, D width, I inputs of the writer (all heads together, or hidden
@@ -105,7 +105,7 @@ class Branch:
 def run_stem(model: Model, images_BCHW: torch.Tensor) -> tuple[torch.Tensor, list[Any]]:
     """Return the tokens (B, N, D) that the first block reads, and the rotary turn of each block.
 
-    A turn of None leaves queries and keys as they are. Of a model of texts it is the mask (B, N) of
+    A turn of None leaves queries and keys as they are. Of a text model it is the mask (B, N) of
     the texts, which is 0 for padding.
     """
     if find_table(model) is not None:
@@ -124,7 +124,7 @@ def split_block(
 ) -> tuple[Branch, Branch]:
     """Return attention and MLP of a block, which turns queries and keys by `turn`.
 
-    Of a model of texts `turn` is the mask; without one no token may be padding.
+    Of a text model `turn` is the mask; without one no token may be padding.
     """
     table = find_table(model)
     if table is not None:
@@ -158,7 +158,7 @@ def split_block(
 def _split_branch(
     model: Model, number: int, table: Table, names: BranchNames, mask_BN: torch.Tensor | None
 ) -> Branch:
-    """Return a branch of a model of texts, by the names in the table of its family."""
+    """Return a branch of a text model, by the names in the table of its family."""
     block: Any = get_blocks(model)[number]
     readers = [_read_linear(block, number, table, name) for name in names.readers]
     writer = _read_linear(block, number, table, names.writer)

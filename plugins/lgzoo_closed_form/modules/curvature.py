@@ -1,7 +1,7 @@
 """Curvature of a label-free loss along each head and hidden neuron, from gradients.
 
 The loss is the consistency of views: of every image two large and some small crops are seen, and of
-every text spans with the same shares of its words (a reading of ours for models of texts). With
+every text spans with the same shares of its words (a reading of ours for text models). With
 the features f of a crop, divided by their length, and p = softmax(f),
 
     L_i = sum over large t, all s != t of  - sum_d p_d(t) log p_d(s)      (DINO's objective)

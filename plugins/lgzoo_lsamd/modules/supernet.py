@@ -295,7 +295,7 @@ def build_super_net(
 
     Args:
         model: the ancestry model.
-        text: its spec, if it is a model of texts.
+        text: its spec, if it is a text model.
         specific: the specific blocks and routers of an earlier search to continue from, as
             `collect_specific` returns them.
         router_token: the tokens that routers read, see `select_router_tokens`.

@@ -1,6 +1,6 @@
 """Build the computational graph of a ViT, the input of a hypernetwork, from its spec alone.
 
-text_graph.py builds those of models of texts.
+text_graph.py builds those of text models.
 
 GHN-3 (Knyazev et al., 2023) traces a forward pass. All traces of plain ViTs of one depth have the
 same nodes and edges, and the shortest paths have a closed form, so no model is built or traced

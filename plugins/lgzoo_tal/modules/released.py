@@ -60,13 +60,13 @@ def import_checkpoint(
         run: whether the Hub may be asked.
 
     Raises:
-        WrongCall: for an ancestry model of texts, for a hypernetwork with another decoder, and as
+        WrongCall: for a text ancestry model, for a hypernetwork with another decoder, and as
             `fetch_checkpoint` does.
         BadFile: as `read_hypernet` does.
     """
     if isinstance(config.spec, TextSpec):
         raise WrongCall(
-            "released checkpoints predict models of images, and the ancestry model takes texts; "
+            "released checkpoints predict image models, and the ancestry model takes texts; "
             "choose another ancestry model, or leave out --released"
         )
     path, release = fetch_checkpoint(reference, offline=run.offline)

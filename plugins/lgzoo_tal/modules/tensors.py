@@ -36,8 +36,8 @@ TEXT_STD = 0.02  # the standard deviation of GPT-2's initial matrices
 class TensorGroup:
     """Tensors of one shape and one role, each from one node.
 
-    Positions have the shape (1, d, rows, columns), without class token; embeddings of a model of
-    texts (words, d) or (positions, d).
+    Positions have the shape (1, d, rows, columns), without class token; embeddings of a text
+    model (words, d) or (positions, d).
     """
 
     role: Role

@@ -1,4 +1,4 @@
-"""Build the graph of a model of texts from the table of its family.
+"""Build the graph of a text model from the table of its family.
 
 LoGAH (Zhou et al., 2024) traces a forward pass of GPT-2. All traces of one depth have the same
 nodes and edges; this module writes them down. Letters: N nodes, L blocks, d width.
@@ -61,7 +61,7 @@ def build_text_graph(
     transposed: bool = True,
     head: tuple[str, Shape] | None = None,
 ) -> Graph:
-    """Build the graph of a model of texts.
+    """Build the graph of a text model.
 
     Args:
         spec: of the model.
