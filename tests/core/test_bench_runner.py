@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -538,19 +538,41 @@ def test_packed_flags_are_read_from_the_left() -> None:
     assert pack_flags((True, False, False, False, True)) == "88"
 
 
-def test_extractions_come_first_only_where_many_jobs_run_at_once(world: World) -> None:
+def list_jobs(schedule: Schedule, finished: Callable[[Extraction], None]) -> Iterator[str]:
+    """Yield the kinds of the jobs of one slot after the other; every extraction ends at once."""
+    while job := schedule.next():
+        yield job.arm.method if isinstance(job, Cell) else f"extract {job.arm.method}"
+        if isinstance(job, Extraction):
+            finished(job)
+
+
+def test_cells_of_a_finished_extraction_come_before_the_next(world: World) -> None:
     cells = toy_cells(world, seeds=[0, 1])
-    alone = Schedule(cells, lambda extraction: False, many=False)
-    assert isinstance(alone.next(), Extraction)
-    assert isinstance(alone.next(), Extraction), "the scratch arms need not wait for lsamd"
-    together = Schedule(cells, lambda extraction: extraction.arm.method == "scratch", many=True)
-    first = [together.next() for _ in range(3)]
-    assert [type(job) for job in first] == [Extraction, Extraction, Cell]
-    assert isinstance(first[2], Cell)
-    assert first[2].arm.method == "scratch"
-    assert isinstance(first[0], Extraction)
-    assert together.finish_extraction(first[0], Failure("it failed")) == cells[:4]
-    assert together.unstarted_extractions == []
+    needed = {cell.extraction.key: cell.extraction for cell in cells}
+    schedule = Schedule(cells, lambda extraction: False, slots=1)
+    jobs = list(list_jobs(schedule, lambda job: schedule.finish_extraction(job, None)))
+    begins = [index for index, job in enumerate(jobs) if job.startswith("extract")]
+    assert len(begins) == len(needed)
+    assert [jobs[index + 1] for index in begins] == [
+        jobs[index].removeprefix("extract ") for index in begins
+    ]
+    assert len(jobs) == len(cells) + len(needed)
+
+
+def test_the_last_extractions_leave_no_slot_idle(world: World) -> None:
+    cells = toy_cells(world, seeds=[0, 1])
+    schedule = Schedule(cells, lambda extraction: extraction.arm.method == "scratch", slots=2)
+    scratch = [cell for cell in cells if cell.arm.method == "scratch"]
+    assert [schedule.next() for _ in scratch] == scratch, "they need not wait for lsamd"
+    first, second = schedule.next(), schedule.next()
+    assert isinstance(first, Extraction)
+    assert isinstance(second, Extraction)
+    assert schedule.next() is None
+    lost = [cell for cell in cells if cell.extraction == first]
+    assert schedule.finish_extraction(first, Failure("it failed")) == lost
+    assert schedule.unstarted_extractions == []
+    one_left = Schedule(cells, lambda extraction: extraction != first, slots=2)
+    assert one_left.next() == first, "it is the longest job"
 
 
 def test_the_time_left_follows_layers_and_epochs() -> None:

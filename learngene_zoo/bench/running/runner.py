@@ -234,7 +234,7 @@ class _Conductor:
         say: Say,
     ) -> None:
         self.schedule = Schedule(
-            cells, lambda extraction: is_finished(extraction, out), many=executor.slots > 1
+            cells, lambda extraction: is_finished(extraction, out), slots=executor.slots
         )
         self.estimate = TimeLeft(cells, len(self.schedule.unstarted_extractions), executor.slots)
         self.run, self.executor, self.results, self.say = run, executor, results, say
@@ -291,34 +291,41 @@ class _Conductor:
 class Schedule:
     """The jobs of a grid, in the order in which they are started.
 
-    If `many` jobs run at once, the extractions, which are longest, come first; otherwise each just
-    before its first cell. `is_ready` returns whether an extraction is finished already.
+    Cells whose extraction is finished come before further extractions, so that results and an
+    estimate of the time come early. Only the last extractions, fewer than `slots` jobs run at once,
+    come before them: they are the longest jobs, and no slot shall be idle while they run.
+
+    Args:
+        cells: the cells of the grid.
+        is_ready: returns whether an extraction is finished already.
+        slots: the number of jobs that run at once.
     """
 
     def __init__(
-        self, cells: Sequence[Cell], is_ready: Callable[[Extraction], bool], many: bool
+        self, cells: Sequence[Cell], is_ready: Callable[[Extraction], bool], slots: int
     ) -> None:
         needed = [cell.extraction for cell in cells]
         todo = {extraction.key: extraction for extraction in needed}
         todo = {key: extraction for key, extraction in todo.items() if not is_ready(extraction)}
         self._awaited = set(todo)
-        self._jobs: list[tuple[Job, str]] = []  # each with the extraction that it needs
-        for cell, needs in zip(cells, (extraction.key for extraction in needed)):
-            first = [*todo] if many else [needs] if needs in todo else []
-            self._jobs += [*((todo.pop(key), "") for key in first), (cell, needs)]
+        self._slots = slots
+        self._extractions = [*todo.values()]  # that have not started
+        self._cells = [(cell, each.key) for cell, each in zip(cells, needed)]
 
     @property
     def unstarted_extractions(self) -> list[Extraction]:
         """Return the extractions that have not started."""
-        return [job for job, _ in self._jobs if isinstance(job, Extraction)]
+        return [*self._extractions]
 
     def next(self) -> Job | None:
         """Return the next job, or None while every remaining cell waits for an extraction."""
-        for index, (job, needs) in enumerate(self._jobs):
+        if 0 < len(self._extractions) < self._slots:
+            return self._extractions.pop(0)
+        for index, (cell, needs) in enumerate(self._cells):
             if needs not in self._awaited:
-                del self._jobs[index]
-                return job
-        return None
+                del self._cells[index]
+                return cell
+        return self._extractions.pop(0) if self._extractions else None
 
     def finish_extraction(self, extraction: Extraction, outcome: Outcome) -> list[Cell]:
         """Record that an extraction has ended, and return the cells that can never start.
@@ -328,10 +335,8 @@ class Schedule:
         self._awaited.discard(extraction.key)
         if not isinstance(outcome, Failure):
             return []
-        lost = [
-            job for job, needs in self._jobs if isinstance(job, Cell) and needs == extraction.key
-        ]
-        self._jobs = [(job, needs) for job, needs in self._jobs if needs != extraction.key]
+        lost = [cell for cell, needs in self._cells if needs == extraction.key]
+        self._cells = [(cell, needs) for cell, needs in self._cells if needs != extraction.key]
         return lost
 
 
