@@ -145,7 +145,7 @@ def _split(text: str, example: str) -> tuple[float, str]:
 def format_count(value: int) -> str:
     """Format a number for people: 1,234,567 is `1.23M`."""
     for unit, scale in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("K", 1e3)):
-        if value >= scale * (1 - 5e-6):  # what would round to 1000.00 of the next smaller unit
+        if value >= scale * (1 - 5e-6):  # just below a unit it would be 1000.00
             return f"{value / scale:.2f}{unit}"
     return str(value)
 
