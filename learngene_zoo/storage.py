@@ -57,6 +57,11 @@ def write_json(path: Path, data: Json) -> None:
     path.write_bytes(text.encode("utf-8", "replace") + b"\n")
 
 
+def normalise_json(data: Json) -> Json:
+    """Return data as they are once written and read: tuples are lists, and all keys are strings."""
+    return json.loads(json.dumps(data))
+
+
 def read_json(path: Path, before: str = "", where: object = None) -> dict[str, Any]:
     """Return the object in a JSON file.
 

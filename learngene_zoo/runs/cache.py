@@ -16,7 +16,6 @@ that used it refers to it, so that the cost of each run alone is known (`measure
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -31,7 +30,13 @@ from learngene_zoo.ownership import remove_marked
 from learngene_zoo.runs.progress import print_unless_shown, read_number, report_activity
 from learngene_zoo.runs.run import Run, get_world_size, is_first, wait_for_all
 from learngene_zoo.settings import Json, fingerprint, from_json, list_stated_fields, to_json
-from learngene_zoo.storage import load_result, read_json, save_result, write_json
+from learngene_zoo.storage import (
+    load_result,
+    normalise_json,
+    read_json,
+    save_result,
+    write_json,
+)
 
 if TYPE_CHECKING:
     from learngene_zoo.storage import StateDict
@@ -130,7 +135,7 @@ def compute_once(
 def _compute(compute: Callable[[Run], tuple[StateDict, Json]], run: Run) -> tuple[StateDict, Json]:
     with report_activity(run.name or "computing"):
         state, record = compute(run)
-    return state, json.loads(json.dumps(record))
+    return state, normalise_json(record)
 
 
 def check_function(function: Callable[..., Any]) -> None:

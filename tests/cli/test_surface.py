@@ -147,8 +147,8 @@ def test_the_help_says_which_defaults_depend_on_the_model_and_the_images(name: s
     text = " ".join(call(name, "--help").stdout.split())
     assert "[default: 1; 0.75 on images if pretrained and wider than 96]" in text
     assert (
-        "0.0001 if pretrained, times sqrt(N/64) in smaller batches of N; of pretrained models of "
-        "texts 0.001, or 0.096/width of a wider ancestry model]" in text
+        "0.0001 if pretrained, times sqrt(N/64) in smaller batches of N; of pretrained text models"
+        " 0.001, or 0.096/width of a wider ancestry model]" in text
     )
     assert "[default: 64; 8 to 32 if pretrained, on at most 256 images; of texts always 64]" in text
     assert "[default: 1; at least 5 steps if pretrained]" in text

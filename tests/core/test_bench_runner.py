@@ -582,6 +582,9 @@ def test_the_time_left_follows_layers_and_epochs() -> None:
         for n in (1, 2, 3)
     ]
     estimate = TimeLeft(results, extractions=2, slots=2)
+    estimate.record_cell(replace(results[0], layers=0), 0.0)
+    assert estimate.seconds is None, "no extraction has ended"
+    estimate = TimeLeft(results, extractions=2, slots=2)
     estimate.extractions.record(1, 10.0)
     assert estimate.seconds is None
     estimate.record_cell(results[0], 2.0)

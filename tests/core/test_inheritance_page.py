@@ -172,9 +172,11 @@ def test_the_recipe_of_an_arm_is_told(measured: Any) -> None:
     measured.recipes |= {at: "0.003" for at in measured.recipes if at[0] == "first_k"}
     assert (
         page.describe_augmentation(measured)
-        == f"Of {len(LEVELS)} arms (methods, controls, scratch) {len(LEVELS) - 1} chose an"
-        " augmentation on the validation images, the others none."
+        == f"{len(LEVELS) - 1} of the {len(LEVELS)} arms (methods, controls, scratch) use an"
+        " augmentation; each chose on the validation images."
     )
+    measured.recipes |= dict.fromkeys(measured.recipes, "0.003")
+    assert page.describe_augmentation(measured).startswith(f"None of the {len(LEVELS)} arms")
 
 
 def test_costs_that_are_not_known_are_left_empty(measured: Any) -> None:

@@ -158,8 +158,8 @@ def test_pictures_that_do_not_exist_are_named_before_anything_is_loaded(
         lifecycle.opening, "open_answering", lambda *_: pytest.fail("the model is loaded")
     )
     expected = (
-        "error: ant/7.png does not exist; give an image or a folder of images, or for a model of "
-        "texts a .txt file or --text TEXT"
+        "error: ant/7.png does not exist; give an image or a folder of images, or for a text model"
+        " a .txt file or --text TEXT"
     )
     assert call("ant/7.png", "bee/8.png") == (1, "", [expected])
 

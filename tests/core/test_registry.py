@@ -362,11 +362,11 @@ def test_a_plugin_for_another_version_is_reported_as_such(
 @pytest.mark.parametrize(
     ("name", "field", "says"),
     [
-        ("text", "odd: int = '2'", '{kind}: odd is "2"; expected a value of type int'),
+        ("text", "odd: int = '2'", 'odd is "2"; expected a value of type int'),
         (
             "bounded",
             "odd: Annotated[int, 'x', Bounds(least=1)] = '2'",
-            "odd is '2'; expected a num",
+            'odd is "2"; expected a value of type int',
         ),
         ("low", "odd: Annotated[int, 'x', Bounds(least=1)] = 0", "odd is 0; it must be at least 1"),
     ],
@@ -376,10 +376,9 @@ def test_a_default_that_is_not_allowed_is_refused(
 ) -> None:
     method = f"{part}_{name}"
     install_toy(site, method, **{part: field})
-    kind = {"extractor": "Shape", "expander": "Draw"}[part]
     result = lgzoo(f"extract {method}")
     assert result.exit_code == 1
-    assert says.format(kind=kind) in result.stderr
+    assert says in result.stderr
     assert method in result.stderr
     assert len(result.stderr.splitlines()) == 1
 

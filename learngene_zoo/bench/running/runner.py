@@ -81,8 +81,10 @@ class TimeLeft:
 
     @property
     def seconds(self) -> float | None:
-        """Return the seconds left; None before any cell is finished."""
+        """Return the seconds left; None before a job of each remaining kind is finished."""
         if not self.cells.measured and self.done < self.total:
+            return None
+        if not self.extractions.measured and self.extractions.left:
             return None
         return max(0.0, self.cells.seconds + self.extractions.seconds) / self.slots
 

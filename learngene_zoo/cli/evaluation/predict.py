@@ -48,8 +48,8 @@ def predict(
     missing = [word for word in images if word != "-" and not os.path.exists(word)]
     if images and len(missing) == len(images):  # before anything is loaded
         raise BadData(
-            f"{missing[0]} does not exist; give an image or a folder of images, or for a model of "
-            "texts a .txt file or --text TEXT"
+            f"{missing[0]} does not exist; give an image or a folder of images, or for a text model"
+            " a .txt file or --text TEXT"
         )
     if text and not images and not any(map(_is_complete, text)):
         raise BadData("an empty text; write a text")
@@ -310,8 +310,8 @@ command = SettingsCommand(
     "an ONNX file written by lgzoo export (default, if the first argument is an image or a folder "
     "of images: ./finetuned). IMAGES are files, folders (searched with their subfolders, links "
     "followed), or - for paths from stdin, one per line. An image or a text that cannot be read is "
-    "reported on stderr; the others are still classified, and the exit code is 1. For a model of "
-    "texts give --text, .txt files, or - for texts from stdin, one per line; a tab separates the "
+    "reported on stderr; the others are still classified, and the exit code is 1. For a text model"
+    " give --text, .txt files, or - for texts from stdin, one per line; a tab separates the "
     "two texts of a pair.",
     epilog="\b\nExamples:\n"
     "  lgzoo predict finetuned photo.jpg\n"
