@@ -4,6 +4,7 @@ torch.hub from a bare checkout.
 
 from __future__ import annotations
 
+import re
 import sys
 import warnings
 from dataclasses import replace
@@ -42,6 +43,14 @@ def test_a_random_head_is_told_and_one_that_is_predicted_is_not() -> None:
     for options in ({"classes": 0}, {"pretrained": False}):
         model, told = build_with_warnings("lsamd", layers=6, **options)
         assert (model.label_names, told) == ([], [])
+
+
+def test_the_page_names_the_methods_without_an_entry() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "torch_hub.md").read_text(encoding="utf-8")
+    listed = {name.removesuffix(torch_hub.SUFFIX) for name in torch_hub.list_entries()}
+    (row,) = (line for line in page.splitlines() if line.startswith("| `METHOD_vit` "))
+    named = set(re.findall(r"`(\w+)`", row.partition("there is none for")[2]))
+    assert named == set(METHODS.references()) - listed
 
 
 def test_sizes_may_be_text_as_on_the_command_line() -> None:
