@@ -20,7 +20,7 @@ import click
 from learngene_zoo.cli.process.guard import NoCommand, run_guarded
 from learngene_zoo.cli.process.signals import INTERRUPTED, TERMINATED, end_now
 from learngene_zoo.cli.process.streams import open_streams
-from learngene_zoo.errors import TrainingWarning, refuse_unknown
+from learngene_zoo.errors import TrainingWarning, WrongCall, refuse_unknown
 from learngene_zoo.version import __version__
 
 if TYPE_CHECKING:
@@ -55,6 +55,10 @@ def _freeze_objects() -> None:
 
 
 WORDS_KEY = "learngene_zoo.words"  # of a context's `meta`
+
+
+# Words that may be taken for commands, and the methods that do this.
+METHODS_FOR = {"distil": "distillation", "distill": "distillation", "prune": "pruning"}
 
 
 class LazyGroup(click.Group):
@@ -109,6 +113,12 @@ class LazyGroup(click.Group):
 
     def refuse(self, name: str) -> NoReturn:
         """Raise `WrongCall` for a name that is not in the table."""
+        if self.kind == "command" and name in METHODS_FOR:
+            method = METHODS_FOR[name]
+            raise WrongCall(
+                f"no command named {name!r}; the method {method} does this: "
+                f"lgzoo extract {method}, then lgzoo expand"
+            )
         raise refuse_unknown(self.kind, name, self.table)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

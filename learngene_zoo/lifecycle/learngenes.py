@@ -137,6 +137,10 @@ def _open_config(
     for word in settings:
         if find_nearest(word, ARGUMENTS | SIZES):
             raise refuse_unknown("argument", word, ARGUMENTS | SIZES)
+    methods = METHODS.references()
+    is_word = isinstance(name, str) and "/" not in name and not Path(name).exists()
+    if is_word and shelf.find_card(str(name)) is None and find_nearest(str(name), methods):
+        raise refuse_unknown("method", str(name), methods)
     source, config = shelf.find_with_config(name, offline)
     if settings:
         raise WrongCall(

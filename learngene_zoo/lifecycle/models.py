@@ -160,7 +160,7 @@ def evaluate(
         opened,
         data,
         f"the model {folder}" if folder else "the model",
-        f"{quote_word(str(folder))} " if folder else "",
+        f"{quote_word(str(folder))} -o NEW " if folder else "",
         is_exported=folder is not None and is_exported_file(folder),
         any_order=resolution == "resized",
     )

@@ -71,11 +71,16 @@ LINES = {
             " lgzoo extract --help"
         ),
     ),
+    "prune model": (
+        2,
+        "no command named 'prune'; the method pruning does this: lgzoo extract pruning, then lgzoo"
+        " expand",
+    ),
     "evaluate model --task digits": (
         2,
         (
             "the model model has 2 classes and digits has 10; train it first: lgzoo finetune model"
-            " --task digits"
+            " -o NEW --task digits"
         ),
     ),
     "expand closed_form-mini --head 3": (

@@ -83,6 +83,8 @@ def test_a_plan_of_a_folder_is_of_its_learngene_whatever_its_name(
     gene.save(Path("pool"))
     assert lifecycle.plan(Path("pool")) == lifecycle.plan("./pool") == expected
     assert lifecycle.plan("pool") != expected, "a word is the name of a method first"
+    with pytest.raises(WrongCall, match="no method named 'poool'; did you mean pool"):
+        lifecycle.plan("poool")
 
 
 CHOICES: dict[str, Callable[[lg.Descendant], Any]] = {

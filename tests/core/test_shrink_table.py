@@ -54,7 +54,7 @@ def test_few_validation_images_are_named_beside_the_drop() -> None:
     table = replace(toy_table(1.0), validation_images=10)
     assert table.describe_drop() == (
         "on only 10 validation images, where one is 10 points, the model is 10.0 points above a "
-        "linear probe of the original"
+        "linear probe of the original: too few to compare them"
     )
 
 

@@ -114,7 +114,7 @@ class ShrinkTable:
             f"on {inputs}{',' if few else ''} the model is {change} a linear probe of the original"
         )
         if self.max_drop is None:
-            return text
+            return f"{text}: too few to compare them" if few else text
         if few:
             return f"{text}: too few to show whether the accepted drop of {self.max_drop:g} is kept"
         word = "within" if is_kept else "more than"
