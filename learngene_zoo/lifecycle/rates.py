@@ -212,11 +212,11 @@ def describe_rates(
         return ""
     reason, kind = f"models of width {model.width}", ""
     if _is_text(model) and is_pretrained(model):
-        width, kind = width or model.width, " of texts"
+        width, kind = width or model.width, "text "
     if width > FULL_RATE or kind:
-        reason = f"pretrained models{kind} of width {width}"
+        reason = f"pretrained {kind}models of width {width}"
         if width != model.width:
-            reason = f"models{kind} that inherit from an ancestry model of width {width}"
+            reason = f"{kind}models that inherit from an ancestry model of width {width}"
     line = f"{' and '.join(values)}, the default{'s' if values[1:] else ''} of {reason}"
     if recipe.lr < usual and not has_rate:
         steps = math.ceil(min(samples, recipe.images or samples) / recipe.batch_size)

@@ -503,7 +503,9 @@ DATA = [
     Case("finetune model --task hf:../../etc", WRONG, ("hf:../../etc",)),
     Case("finetune model --task folder:", WRONG, ("folder:",)),
     Case(
-        "evaluate model --task objects", WRONG, ("2 classes", "lgzoo finetune model --task objects")
+        "evaluate model --task objects",
+        WRONG,
+        ("2 classes", "lgzoo finetune model -o NEW --task objects"),
     ),
     Case("doctor --task folder:nowhere", FAILED, ("no folder nowhere", "subfolder")),
 ]

@@ -121,7 +121,9 @@ def test_descendants_are_ranked_for_texts(learngene: Path, tmp_path: Path) -> No
     assert ranking[0].probe >= ranking[1].probe > 0.5
     with pytest.raises(WrongCall, match="digits is an image task, and the model takes texts"):
         lifecycle.recommend("digits", learngene, run=run)
-    with pytest.raises(WrongCall, match="no learngene that comes with the package is of a model"):
+    with pytest.raises(
+        WrongCall, match="no learngene that comes with the package is of a text model"
+    ):
         lifecycle.recommend(task, run=run)
 
 
