@@ -15,7 +15,7 @@ import click
 from click.core import ParameterSource
 
 from learngene_zoo.artifacts.shelf import find, is_card, list_learngenes, missing_model, read_kind
-from learngene_zoo.cli.main import WORDS_KEY, LazyGroup
+from learngene_zoo.cli.main import LazyGroup
 from learngene_zoo.cli.sections import (
     SettingOption,
     SizeOption,
@@ -242,15 +242,6 @@ def list_typed(settings: Any) -> dict[str, Any]:
                 _join_groups(context.params[name]) if setting.repeated else context.params[name]
             )
     return values
-
-
-def name_typed_option(name: str) -> str:
-    """Return the option of a setting as it was typed on this command line, else its first name."""
-    context = click.get_current_context()
-    parameters = context.command.get_params(context)
-    option = next(option for option in parameters if option.name == name_parameter(name))
-    typed = [word.partition("=")[0] for word in context.meta.get(WORDS_KEY, ())]
-    return next((word for word in typed if word in option.opts), option.opts[0])
 
 
 def _join_groups(groups: tuple[tuple[Any, ...] | None, ...]) -> tuple[Any, ...] | None:

@@ -6,8 +6,7 @@ learngenes for given pictures.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from functools import partial
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, get_args
 
 import click
@@ -41,12 +40,10 @@ from learngene_zoo.cli.options import (
     make_options,
     make_size_options,
     make_task_option,
-    name_typed_option,
     read_settings,
 )
 from learngene_zoo.cli.process.messages import print_note
 from learngene_zoo.cli.sections import SettingsCommand
-from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.family import Convention
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.families.text_spec import TextSpec
@@ -60,7 +57,6 @@ if TYPE_CHECKING:
     from learngene_zoo.lifecycle.recommendation import RankedDescendant
 
 SHOWN = ("layers", "width", "heads")  # sizes in every row
-OF_ALL_SIZES = ("classes", "image_size")  # the listed models have those that are named
 FEW = 200  # training images, below which a ranking gets a note
 
 
@@ -120,17 +116,6 @@ def make_convention_option() -> click.Option:
     )
 
 
-def _explain_empty(target: Target, depths: Collection[int]) -> str:
-    """Return why no listed size agrees with a target; `depths` are those of all sizes."""
-    if target.layers is not None and depths and target.layers not in depths:
-        others = f"{min(depths)}" if len(depths) == 1 else f"{min(depths)} to {max(depths)}"
-        named = name_typed_option("layers")
-        return f"lists no size with {named} {target.layers}; its sizes have {others} layers"
-    axes = [name for name in target.axes() if name not in OF_ALL_SIZES]
-    named = ", ".join(map(name_typed_option, axes)) or "the settings"
-    return f"lists no size with these values; leave out {named} to see all sizes"
-
-
 def build(method: Method) -> click.Command:
     """Return the command of one method, with the options of its extractor and its expander."""
     extractor_names = tuple(setting.name for setting in list_settings(method.extractor))
@@ -147,23 +132,18 @@ def build(method: Method) -> click.Command:
         max_flops: int | None,
         **options: Any,
     ) -> None:
-        target = read_settings(Target())
-        list_members = partial(
-            lifecycle.plan,
+        members = lifecycle.plan(
             method.name,
             preset=preset,
             **list_typed(method.preset(preset)),
             expander=read_settings(method.expander),
             ancestries=ancestry,
+            target=read_settings(Target()),
             budget=Budget(max_params=max_params, max_flops=max_flops),
             pool=pool,
             convention=convention,
             offline=offline,
         )
-        members = list_members(target=target)
-        if not members:
-            depths = {member.spec.layers for member in list_members(target=Target())}
-            raise WrongCall(f"{method.name} {_explain_empty(target, depths)}")
         print_sizes(list_sizes(members, convention), as_json, show_all)
 
     return SettingsCommand(
@@ -324,10 +304,10 @@ recommend_command = SettingsCommand(
     callback=recommend,
     help="Rank the descendants that could be built for a task, before anything is trained.\n\n"
     "LEARNGENE is a folder, a name on the shelf, or organisation/name@revision on the Hub "
-    "(default: all on the shelf). Of each learngene, a few sizes within the budgets are built and "
-    "ranked by the leave-one-out accuracy of a linear probe on the training images or texts of the "
-    "task. Intervals are over these. The order may differ after fine-tuning: fine-tune the first "
-    "few and compare them.",
+    "(default: all on the shelf). Of each learngene, a few sizes are built, within a budget the "
+    "largest ones, and ranked by the leave-one-out accuracy of a linear probe on the training "
+    "images or texts of the task. Intervals are over these. The order may differ after "
+    "fine-tuning: fine-tune the first few and compare them.",
     epilog="\b\nExamples:\n"
     "  lgzoo recommend --task digits\n"
     "  lgzoo recommend lsamd pool --task folder:photos --max-params 1M --json",

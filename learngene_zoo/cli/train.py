@@ -33,7 +33,11 @@ from learngene_zoo.cli.sections import SettingsCommand, SizeOption, TrainingOpti
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.spec import DEFAULT_FAMILY
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.lifecycle.training_warnings import describe_few, name_sample
+from learngene_zoo.lifecycle.training_warnings import (
+    describe_choice,
+    describe_few,
+    name_sample,
+)
 from learngene_zoo.method.sizes import Target
 from learngene_zoo.runs.run import is_first
 from learngene_zoo.settings import list_settings
@@ -247,23 +251,11 @@ def _describe_kept(
         return ""
     if keep == "last":
         return f"epoch {epoch} of {metrics['epochs']} is kept, the last one; "
-    few = describe_few(metrics, noun)
     if epoch:
-        chosen = f", chosen by {few}" if few else ""
-        return f"epoch {epoch} of {metrics['epochs']} is kept{_name_best(epoch, metrics)}{chosen}; "
+        return f"{describe_choice(epoch, metrics, noun)}; "
+    few = describe_few(metrics, noun)
     result = f"a worse result on {few}," if few else "a worse validation result"
     return f"every epoch has {result} than the model before training, which is kept; "
-
-
-def _name_best(epoch: int, metrics: Mapping[str, Any]) -> str:
-    """Name the epoch with the best validation result if another one, as good as that, is kept."""
-    history = metrics.get("history", ())
-    names = [key for row in history[:1] for key in row if key.startswith("validation_")]
-    values = {row["epoch"]: row[names[0]] for row in history if names}
-    best = max(values, key=values.__getitem__, default=epoch)
-    if values.get(epoch) == values.get(best):
-        return ""
-    return f" (the last one within a standard error of the best, epoch {best})"
 
 
 def advise_training(metrics: Mapping[str, Any], recipe: Mapping[str, Any], noun: str) -> str:

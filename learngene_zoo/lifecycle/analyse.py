@@ -401,17 +401,18 @@ def _select_learngenes(
 def _list_offers(
     learngenes: Iterable[Learngene], task: Task, budget: Budget, sizes: int
 ) -> list[tuple[Learngene, Member]]:
-    """Return up to `sizes` members of each learngene that fit the budget.
+    """Return up to `sizes` members of each learngene that fit the budget, with a head for the task.
 
-    They have a head for the task.
+    Within bounds they are the largest ones, as of `shrink`; without, evenly spaced in cost.
     """
     from learngene_zoo.lifecycle.latency import select_fitting
-    from learngene_zoo.lifecycle.recommendation import choose_evenly
+    from learngene_zoo.lifecycle.recommendation import choose_evenly, choose_largest
 
     target = Target(classes=task.classes, dense=task.dense)
     offers = []
     for gene in learngenes:
         expander = find_method(gene.config, gene.folder or "it").expander
         members = select_fitting(list_members(gene.config, expander, target), budget)
-        offers += [(gene, member) for member in choose_evenly(members, sizes)]
+        choose = choose_largest if budget else choose_evenly
+        offers += [(gene, member) for member in choose(members, sizes)]
     return offers

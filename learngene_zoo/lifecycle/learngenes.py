@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from pkgutil import resolve_name
@@ -28,6 +28,7 @@ from learngene_zoo.settings import (
     with_settings,
 )
 
+OF_ALL_SIZES = ("classes", "image_size")  # every descendant has those that are named
 SYNONYMS = {"ancestry": "ancestries"}
 # Of `plan`, for the error about an unknown one.
 ARGUMENTS = frozenset(
@@ -72,7 +73,7 @@ def plan(
 
     Raises:
         WrongCall: for an unknown setting; if `target` names a size that all descendants have in
-            common, or if none fits.
+            common; if none has the sizes of `target`, or fits the budget.
     """
     check_choice("convention", convention, get_args(Convention))
     given = {word: settings.pop(word) for word in SYNONYMS if word in settings}
@@ -94,6 +95,9 @@ def plan(
         ]
         config = _outline(method, extractor, preset, specs, settings)
     members = list_members(config, builder, adopt_purpose(target, builder, config))
+    if not members:
+        depths = {member.spec.layers for member in list_members(config, builder, Target())}
+        raise WrongCall(f"{method.name} {_explain_empty(target, depths)}")
     if budget:
         from learngene_zoo.lifecycle.latency import require_fitting
 
@@ -103,6 +107,18 @@ def plan(
             )
         members = require_fitting(members, budget)
     return sorted(members, key=lambda member: member.cost(convention))
+
+
+def _explain_empty(target: Target, depths: Collection[int]) -> str:
+    """Return why no descendant has the sizes of a target; `depths` are those of all descendants."""
+    if target.layers is not None and depths and target.layers not in depths:
+        others = f"{min(depths)}" if len(depths) == 1 else f"{min(depths)} to {max(depths)}"
+        return f"lists no size of {target.layers} layers; its sizes have {others} layers"
+    sizes = {name: value for name, value in target.axes().items() if name not in OF_ALL_SIZES}
+    if not sizes:
+        return "lists no size with these settings; leave them out to see all sizes"
+    named = " and ".join(f"{name} {value}" for name, value in sizes.items())
+    return f"lists no size of {named}; leave out {', '.join(sizes)} to see all sizes"
 
 
 def _read_specs(method: Method, sources: Sequence[str], offline: bool) -> list[Spec]:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from learngene_zoo.artifacts.descendant import Descendant
 from learngene_zoo.errors import WrongCall
+from learngene_zoo.families.spec import Spec
 from learngene_zoo.intervals import Gain, compute_interval, compute_paired_gain
 from learngene_zoo.lifecycle.rates import choose_fit
 from learngene_zoo.method.sizes import Member
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.training.probes import compute_features, is_right_left_out
+
+# Below a bound, a model with fewer parameters than this share of the largest one is not probed.
+MIN_SHARE = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +48,44 @@ def choose_evenly(members: Iterable[Member], count: int) -> list[Member]:
         np.linspace(0, len(ordered) - 1, min(count, len(ordered))).round().astype(int)
     )
     return [ordered[index] for index in indices]
+
+
+def list_largest(members: Sequence[Member], least: float) -> list[Member]:
+    """Return the members that no other one exceeds, from the most expensive one on.
+
+    A member exceeds another if it is at least as large in every size, and larger in one. Those with
+    fewer than `least` parameters are left out.
+    """
+    sizes = {_list_sizes(member.spec) for member in members}
+    largest = {size for size in sizes if not any(_exceeds(other, size) for other in sizes)}
+    chosen = [
+        member
+        for member in members
+        if _list_sizes(member.spec) in largest and member.cost().params >= least
+    ]
+    return sorted(chosen, key=lambda member: member.cost(), reverse=True)
+
+
+def choose_largest(members: Sequence[Member], count: int) -> list[Member]:
+    """Return at most `count` members: those that no other one exceeds, then the next largest.
+
+    Those with fewer parameters than `MIN_SHARE` of the largest one are left out.
+    """
+    least = MIN_SHARE * max((member.cost().params for member in members), default=0)
+    chosen: list[Member] = []
+    remaining = list(members)
+    while len(chosen) < count and (largest := list_largest(remaining, least)):
+        chosen += largest
+        remaining = [member for member in remaining if member not in largest]
+    return chosen[:count]
+
+
+def _list_sizes(spec: Spec) -> tuple[float, ...]:
+    return spec.layers, spec.width, spec.heads, spec.mlp_ratio
+
+
+def _exceeds(sizes: tuple[float, ...], others: tuple[float, ...]) -> bool:
+    return sizes != others and all(a >= b for a, b in zip(sizes, others))
 
 
 def rank_descendants(

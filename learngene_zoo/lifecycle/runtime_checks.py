@@ -17,8 +17,9 @@ from learngene_zoo.errors import Refused, TrainingFailed
 from learngene_zoo.families.forward import compute_logits, get_classifier
 from learngene_zoo.families.picture_format import InputFormat
 from learngene_zoo.families.text_format import TextFormat, Tokens
+from learngene_zoo.lifecycle.training_warnings import describe_few
 from learngene_zoo.pretrained.exported import Dtype
-from learngene_zoo.runs.progress import report_activity
+from learngene_zoo.runs.progress import print_note, report_activity
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.loader import sample_images
 from learngene_zoo.training.evaluate import evaluate_each
@@ -138,11 +139,15 @@ def measure_file(
             f"from {module.value:.3f} to {file.value:.3f}, by more than {max_drop:g} (--max-drop); "
             "nothing was written; try --dtype fp16"
         )
+    few = describe_few({"validation_images": file.images}, task.sample_noun)
+    if few:
+        print_note(f"the {file.metric} in int8 was compared on {few}", "few images for int8")
     return {
         "task": task.name,
         "metric": file.metric,
         "value": file.value,
         "model_value": module.value,
+        "images": file.images,
     }
 
 
@@ -183,7 +188,13 @@ def measure_features(
             f"mean cosine of {value:.4f} with those of the model, below 1 by more than "
             f"{max_drop:g} (--max-drop); nothing was written; try --dtype fp16"
         )
-    return {"task": data.name, "metric": "cosine", "value": value, "model_value": 1.0}
+    return {
+        "task": data.name,
+        "metric": "cosine",
+        "value": value,
+        "model_value": 1.0,
+        "images": len(cosines),
+    }
 
 
 def measure_latencies(

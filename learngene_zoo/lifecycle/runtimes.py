@@ -81,6 +81,7 @@ class Exported:
     metric: str | None = None
     value: float | None = None  # of the file
     model_value: float | None = None
+    images: int | None = None  # or texts, on which both were measured
     latency: float | None = None  # seconds of one image, or text of the largest length; median
     model_latency: float | None = None
 

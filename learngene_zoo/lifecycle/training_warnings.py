@@ -59,6 +59,23 @@ def describe_few(metrics: Mapping[str, Any], noun: str) -> str:
     return f"only {counted}, where one is {100 / samples:.0f} points"
 
 
+def describe_choice(epoch: int, metrics: Mapping[str, Any], noun: str) -> str:
+    """Describe the choice of the kept epoch, which is at least 1.
+
+    It names the epoch with the best validation result if another one, as good as that, is kept, and
+    the number of validation samples if it is small.
+    """
+    history = metrics.get("history", ())
+    names = [key for row in history[:1] for key in row if key.startswith("validation_")]
+    values = {row["epoch"]: row[names[0]] for row in history if names}
+    best = max(values, key=values.__getitem__, default=epoch)
+    is_best = values.get(epoch) == values.get(best)
+    reason = "" if is_best else f" (the last one within a standard error of the best, epoch {best})"
+    few = describe_few(metrics, noun)
+    chosen = f", chosen by {few}" if few else ""
+    return f"epoch {epoch} of {metrics['epochs']} is kept{reason}{chosen}"
+
+
 @contextmanager
 def ignore_training_warnings() -> Iterator[None]:
     """Ignore the warnings about trainings that are steps of another function."""

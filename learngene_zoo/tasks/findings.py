@@ -23,6 +23,7 @@ from learngene_zoo.tasks.splits.samples import DecodedSplit
 from learngene_zoo.tasks.task import SPLITS, Split, Task
 from learngene_zoo.tasks.texts.folders import is_text_folder
 from learngene_zoo.tasks.unlabelled.opening import open_with_or_without_labels
+from learngene_zoo.text import count_noun
 
 FEW = 10  # training images below which a class is reported
 Row = Mapping[str, str]
@@ -153,7 +154,8 @@ def _find_small_classes(task: Task, train: Split, good: Sequence[PictureCheck]) 
             yield _make_row(
                 f"class {name}",
                 "info",
-                f"has {count} training images; with fewer than {FEW} accuracy is usually low",
+                f"has {count_noun(count, 'training image')}; with fewer than {FEW} accuracy is "
+                "usually low",
             )
 
 

@@ -166,7 +166,7 @@ CALLS = [
     Case(
         "plan lsamd --ancestry ancestry --layers 99",
         WRONG,
-        ("lsamd lists no size", "--layers"),
+        ("lsamd lists no size of 99 layers",),
     ),
     Case("expand learngene --seed -1", WRONG, ("--seed", "-1")),
     Case("expand learngene --threads 0", WRONG, ("--threads", "0")),

@@ -93,15 +93,16 @@ LINES = {
     ),
     "plan closed_form --layers 99": (
         2,
-        "closed_form lists no size with --layers 99; its sizes have 1 to 12 layers",
+        "closed_form lists no size of 99 layers; its sizes have 1 to 12 layers",
     ),
     "plan closed_form --embed-dim=50 --img-size 64": (
         2,
-        "closed_form lists no size with these values; leave out --embed-dim to see all sizes",
+        "closed_form lists no size of width 50; leave out width to see all sizes",
     ),
     "plan closed_form --width 50 --depth 3": (
         2,
-        "closed_form lists no size with these values; leave out --depth, --width to see all sizes",
+        "closed_form lists no size of layers 3 and width 50; leave out layers, width to see all "
+        "sizes",
     ),
     "extract closed_form --ancestry bundeld -o new": (
         2,

@@ -72,6 +72,10 @@ def test_a_plan_takes_sizes_and_bounds_by_name() -> None:
     )
     with pytest.raises(WrongCall, match="no setting named 'layer'; did you mean layers"):
         lifecycle.plan("lsamd", layer=7)
+    with pytest.raises(WrongCall, match="closed_form lists no size of 99 layers; its sizes have 1"):
+        lifecycle.plan("closed_form", layers=99)
+    with pytest.raises(WrongCall, match="closed_form lists no size of width 50; leave out width"):
+        lifecycle.plan("closed_form", width=50)
 
 
 def test_a_plan_of_a_folder_is_of_its_learngene_whatever_its_name(

@@ -234,6 +234,7 @@ def predict(*words: str) -> tuple[int, str, list[str]]:
             "error: ant/nope.PNG does not exist; give an existing image",
         ),
         (["nosuch"], "error: nosuch does not exist; lgzoo predict finetuned photo.jpg"),
+        ([], "error: missing argument 'IMAGES...'; lgzoo predict finetuned photo.jpg"),
         (["model"], "error: missing argument 'IMAGES...'; lgzoo predict finetuned photo.jpg"),
         (["timm:deit_tiny_patch16_224"], "error: missing argument 'IMAGES...'"),
         (

@@ -21,6 +21,7 @@ from learngene_zoo.intervals import Gain
 from learngene_zoo.lifecycle.recommendation import (
     RankedDescendant,
     choose_evenly,
+    choose_largest,
     rank_descendants,
     sort_candidates,
 )
@@ -87,6 +88,19 @@ def test_sizes_are_spread_from_the_smallest_to_the_largest() -> None:
     assert [member.spec.layers for member in choose_evenly(members, 3)] == [1, 5, 9]
     assert [member.spec.layers for member in choose_evenly(members, 1)] == [1]
     assert [member.spec.layers for member in choose_evenly(members, 9)] == [1, 3, 5, 7, 9]
+
+
+def test_within_a_budget_the_largest_shapes_come_first() -> None:
+    shapes = [(2, 16), (4, 16), (6, 16), (2, 32), (4, 32), (1, 64)]
+    members = [
+        Member(spec=SPEC.with_(layers=layers, width=width, heads=width // 8))
+        for layers, width in shapes
+    ]
+    chosen = [(member.spec.layers, member.spec.width) for member in choose_largest(members, 9)]
+    # Nothing exceeds the first two; then the next largest, of at least half the parameters.
+    assert chosen == [(1, 64), (4, 32), (2, 32)]
+    assert choose_largest(members, 1) == [members[-1]]
+    assert choose_largest([], 3) == []
 
 
 def build_candidate(seed: int) -> tuple[str, Member, Descendant]:

@@ -182,6 +182,7 @@ def test_int8_is_measured_before_it_is_written(tmp_path: Path) -> None:
     assert exported_file.value is not None
     assert exported_file.model_value is not None
     assert abs(exported_file.value - exported_file.model_value) <= 0.1
+    assert exported_file.images == len(task.open_split("validation"))
     before = path.read_bytes()
     with pytest.raises(
         Refused, match=r"in int8 the accuracy .* falls from .* by more than -1 .*--dtype fp16"

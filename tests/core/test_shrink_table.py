@@ -185,6 +185,19 @@ def test_a_training_states_its_epoch_and_few_images(images: int, epoch: int, tex
     assert summarise_training("a", {"metrics": {"epochs": 0}}, "image") is None
 
 
+def test_a_training_states_why_it_keeps_a_later_epoch_than_the_best() -> None:
+    history = [
+        {"epoch": epoch, "validation_accuracy": 0.5 + 0.1 * (epoch == 2)} for epoch in range(6)
+    ]
+    metrics = {"kept_epoch": 5, "epochs": 5, "validation_images": 100, "history": history}
+    training = summarise_training("front 2x32", {"metrics": metrics}, "image")
+    assert training is not None
+    assert training.describe() == (
+        "front 2x32: epoch 5 of 5 is kept (the last one within a standard error of the best, "
+        "epoch 2)"
+    )
+
+
 def test_the_report_states_that_no_epoch_was_better(tmp_path: Path) -> None:
     trainings = tuple(
         ShrinkTraining(candidate=name, kept_epoch=epoch, epochs=2)

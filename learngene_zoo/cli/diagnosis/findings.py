@@ -153,12 +153,14 @@ def _check_options(method: Method) -> None:
 
 def _check_shelf() -> Iterator[Row]:
     yield make_row("shelf", "info", shelf.find_cards_folder())
+    learngenes = shelf.list_learngenes()
     for name in shelf.list_names():
+        word = "learngene" if name in learngenes else "ancestry model"
         try:
             shelf.load(name)
-            yield make_row(f"learngene {name}", "ok", shelf.find(name))
+            yield make_row(f"{word} {name}", "ok", shelf.find(name))
         except ZooError as error:
-            yield make_row(f"learngene {name}", "bad", error)
+            yield make_row(f"{word} {name}", "bad", error)
 
 
 def _check_tasks() -> Iterator[Row]:

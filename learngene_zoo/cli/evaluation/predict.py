@@ -104,7 +104,7 @@ def _sort_words(model: str, images: tuple[str, ...]) -> tuple[str, tuple[str, ..
         raise WrongCall(
             f"{later} is a model, which comes first: lgzoo predict {quote_word(later)} {others}"
         )
-    if not images and Path(model).is_dir() and not (Path(model) / CONFIG).is_file():
+    if model and not images and Path(model).is_dir() and not (Path(model) / CONFIG).is_file():
         return "", (model,)  # a folder of pictures
     if not images:
         exists = (
@@ -320,7 +320,7 @@ command = SettingsCommand(
     "  lgzoo predict tuned --text 'not at all boring'\n"
     "  lgzoo predict pairs --text $'first text\\tsecond text'",
     params=[
-        click.Argument(["model"], metavar="[MODEL]"),
+        click.Argument(["model"], metavar="[MODEL]", default=""),
         click.Argument(["images"], nargs=-1, metavar="IMAGES..."),
         click.Option(
             ["--text"], metavar="TEXT", multiple=True, help="A text to classify (may be repeated)."

@@ -18,8 +18,6 @@ from learngene_zoo.method.sizes import Budget, Member, Target
 from learngene_zoo.runs.progress import print_note
 from learngene_zoo.text import format_count, format_seconds
 
-# A candidate with fewer parameters than this share of the largest one that fits is left out.
-MIN_SHARE = 0.5
 # Methods in the order in which they get candidates; the others follow in alphabetical order.
 # docs/inheritance.md and docs/real.md have the measurements.
 ORDER = ("closed_form", "first_k", "weight_selection", "weight_subcloning", "pruning")
@@ -211,11 +209,11 @@ def choose_candidates(offers: Offers, count: int, *, is_spread: bool) -> list[Sh
         is_spread: choose sizes evenly from small to large. Otherwise the candidates are the largest
             ones: those that no other descendant of the method exceeds in every size.
     """
-    from learngene_zoo.lifecycle.recommendation import choose_evenly
+    from learngene_zoo.lifecycle.recommendation import MIN_SHARE, choose_evenly, list_largest
 
     largest = max(member.cost().params for members in offers.values() for member in members)
     queues = {
-        name: list(members) if is_spread else _list_edge(members, MIN_SHARE * largest)
+        name: list(members) if is_spread else list_largest(members, MIN_SHARE * largest)
         for name, members in offers.items()
     }
     chosen = []
@@ -229,28 +227,6 @@ def choose_candidates(offers: Offers, count: int, *, is_spread: bool) -> list[Sh
         ShrinkCandidate(method=name, member=member, number=number)
         for number, (name, member) in enumerate(chosen, start=1)
     ]
-
-
-def _list_edge(members: Sequence[Member], least: float) -> list[Member]:
-    """Return the members that no other one exceeds, largest first.
-
-    Those with fewer than `least` parameters are left out.
-    """
-    edge = [
-        member
-        for member in members
-        if member.cost().params >= least
-        and not any(_exceeds(other.spec, member.spec) for other in members)
-    ]
-    return sorted(edge, key=lambda member: member.cost(), reverse=True)
-
-
-def _exceeds(spec: Spec, other: Spec) -> bool:
-    """Return whether a shape is at least as large in every size, and larger in one."""
-    sizes, other_sizes = (
-        (shape.layers, shape.width, shape.heads, shape.mlp_ratio) for shape in (spec, other)
-    )
-    return sizes != other_sizes and all(a >= b for a, b in zip(sizes, other_sizes))
 
 
 def _share_out(lengths: Mapping[str, int], count: int) -> list[tuple[str, int]]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from learngene_zoo.lifecycle.training_warnings import describe_few
+from learngene_zoo.lifecycle.training_warnings import describe_choice, describe_few
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,6 +16,7 @@ class ShrinkTraining:
     candidate: str  # method and size, as in the table
     kept_epoch: int  # 0: the model before training
     epochs: int
+    choice: str = ""  # why this epoch is kept; "" for the model before training
     few: str = ""  # the number of validation samples, if it is small
     has_ridge_head: bool = True  # before training
     warning: str = ""  # of a training that diverged or learnt nothing, with advice
@@ -33,8 +34,8 @@ class ShrinkTraining:
         if self.warning:
             return f"{self.candidate}: {self.warning}"
         if self.kept_epoch:
-            chosen = f", chosen by {self.few}" if self.few else ""
-            return f"{self.candidate}: epoch {self.kept_epoch} of {self.epochs} is kept{chosen}"
+            choice = self.choice or f"epoch {self.kept_epoch} of {self.epochs} is kept"
+            return f"{self.candidate}: {choice}"
         result = f"a worse result on {self.few}," if self.few else "a worse validation result"
         return (
             f"{self.candidate}: every epoch has {result} than {self.start} (epoch 0), which is kept"
@@ -54,10 +55,12 @@ def summarise_training(
     metrics, head = provenance["metrics"], provenance.get("head") or {}
     if not metrics["epochs"] or "kept_epoch" not in metrics:
         return None
+    epoch = metrics["kept_epoch"]
     return ShrinkTraining(
         candidate=candidate,
-        kept_epoch=metrics["kept_epoch"],
+        kept_epoch=epoch,
         epochs=metrics["epochs"],
+        choice=describe_choice(epoch, metrics, noun) if epoch else "",
         few=describe_few(metrics, noun),
         has_ridge_head=head.get("init") == "ridge",
         warning=str(metrics.get("warning", "")),
