@@ -230,6 +230,18 @@ class Descendant:
         """
         return self if fit is None else replace(self, view=fit_view(self.view, fit), folder=None)
 
+    def with_image_size(self, image_size: int) -> Descendant:
+        """Return a copy for images of another size, whose position embedding is resampled.
+
+        Raises `WrongCall` for a size that the model does not take.
+        """
+        from learngene_zoo.families.tensors import resize_positions
+
+        spec = self.spec.with_(image_size=image_size)
+        return replace(
+            self, spec=spec, state=resize_positions(self.state, self.spec, spec), folder=None
+        )
+
     def config(self) -> dict[str, Json]:
         """Return the content of its config.json.
 

@@ -56,12 +56,11 @@ def make_preset_option(method: Method) -> click.Option:
     return click.Option(["--preset"], help=help_text, show_default="mini", shell_complete=complete)
 
 
-def make_image_size_option() -> click.Option:
-    """Return `--image-size` of an extraction."""
-    help_text = (
-        "Image height and width in pixels, for the ancestry models and for descendants.  "
-        "[default: the ancestry model's]"
-    )
+def make_image_size_option(
+    help_text: str = "Image height and width in pixels, for the ancestry models and for "
+    "descendants.  [default: the ancestry model's]",
+) -> click.Option:
+    """Return `--image-size`, by default that of an extraction."""
     return click.Option(
         ["--image-size", "--img-size", "image_size"],
         type=WholeNumber(1, LIMITS["image_size"]),

@@ -9,6 +9,7 @@ from click.core import ParameterSource
 
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.records import is_own_data
+from learngene_zoo.cli.extract import make_image_size_option
 from learngene_zoo.cli.job import (
     Job,
     format_task_option,
@@ -191,7 +192,13 @@ command = SettingsCommand(
 )
 
 
-def finetune(model: str | None, task: str | None, preset: str | None, **options: Any) -> int:
+def finetune(
+    model: str | None,
+    task: str | None,
+    preset: str | None,
+    image_size: int | None,
+    **options: Any,
+) -> int:
     """Train the model, write it, and print its test results.
 
     Returns 1 if training diverged before the model learnt anything, else 0.
@@ -202,6 +209,7 @@ def finetune(model: str | None, task: str | None, preset: str | None, **options:
         find_any_model(model, "descendant", offline=job.run.offline),
         task=task,
         preset=preset,
+        image_size=image_size,
         out=job.out,
         run=job.run,
         force=job.force,
@@ -368,6 +376,10 @@ finetune_command = SettingsCommand(
             ["--preset"],
             help="Preset for the settings that are not given; paper: the recipe of the paper of "
             "the method that built MODEL.",
+        ),
+        make_image_size_option(
+            "Image height and width in pixels, also of the fine-tuned model; its position "
+            "embedding is resampled.  [default: the model's]"
         ),
         *make_options(
             lifecycle.FinetuneConfig(),

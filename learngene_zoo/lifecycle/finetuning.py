@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from learngene_zoo.artifacts.own_data import remember
 from learngene_zoo.artifacts.records import parse_task
 from learngene_zoo.errors import WrongCall, refuse_unknown
+from learngene_zoo.families.text_format import TextFormat
 from learngene_zoo.lifecycle.opening import find_origins, make_run, open_task_for
 from learngene_zoo.lifecycle.rates import (
     FINETUNE,
@@ -25,6 +26,7 @@ from learngene_zoo.lifecycle.rates import (
 from learngene_zoo.lifecycle.training_warnings import warn_of_training
 from learngene_zoo.method.contract import Finetuning
 from learngene_zoo.method.installed import METHODS
+from learngene_zoo.method.sizes import Target
 from learngene_zoo.pretrained.timm_model import load_model, open_model
 from learngene_zoo.runs.folder import check_start, produce
 from learngene_zoo.runs.run import Run
@@ -122,6 +124,7 @@ def finetune(
     recipe: Recipe | None = None,
     tuning: FinetuneConfig = FinetuneConfig(),
     preset: str | None = None,
+    image_size: int | None = None,
     out: str | Path | None = None,
     run: Run | None = None,
     force: bool = False,
@@ -147,6 +150,8 @@ def finetune(
         tuning: the other settings.
         preset: replaces the recipe: "paper" is the recipe of the paper of the method that built the
             model, with the paper's learning rate for the task, if there is one.
+        image_size: of the model from now on, in pixels; its position embedding is resampled. None:
+            as it is.
         out: folder to write the model to.
         run: how to compute.
         force: replace existing content of `out`.
@@ -154,8 +159,9 @@ def finetune(
             `lr` may be "auto": then several values are tried first.
 
     Raises:
-        WrongCall: if no task is given and the model was built without a task, or for data that only
-            the caller may choose (`folder:mine`).
+        WrongCall: if no task is given and the model was built without a task, for data that only
+            the caller may choose (`folder:mine`), and for an image size that the model does not
+            take.
     """
     run, task = run or make_run(), parse_task(task)
     check_start(out, run, force)
@@ -167,6 +173,8 @@ def finetune(
     named = _find_preset(start, preset, recipe)
     # Unknown settings are refused before any data is opened.
     _, _, automatic = _set_named(named.recipe, tuning, settings)
+    if image_size is not None:
+        start = _resize(start, image_size)
     data = open_task_for(start, task, "finetune", run)
     has_rate = recipe is not None or "lr" in settings or data.name in named.task_lr
     defaults = _choose_defaults(start, data, named, recipe, preset, has_rate=has_rate)
@@ -265,6 +273,14 @@ def _train(
     records = {"teacher": distillation and distillation.identity, "found": tried}
     kept = {name: record for name, record in records.items() if record}
     return replace(result, provenance={**result.provenance, **kept})
+
+
+def _resize(model: Descendant | TimmModel, image_size: int) -> Descendant | TimmModel:
+    """Return a model of images for another image size. Raises `WrongCall` for a text model."""
+    image_size = with_settings(Target(), {"image_size": image_size}).image_size or 0
+    if isinstance(model.input_format, TextFormat):
+        raise WrongCall(f"image_size is {image_size}, but the model takes texts; leave it out")
+    return model.with_image_size(image_size)
 
 
 def _adapt_recipe(recipe: Recipe, task: Task, named: Collection[str]) -> Recipe:

@@ -211,6 +211,30 @@ class TimmModel:
             "learngene": {**to_json(self.provenance), "format": FORMAT, "task": self.task},
         }
 
+    def with_image_size(self, image_size: int) -> TimmModel:
+        """Return a copy for images of another size, to which timm converts the weights.
+
+        Raises `WrongCall` for a size that the architecture does not take.
+        """
+        from learngene_zoo.families.tensors import get_state_dict
+
+        channels, size, _ = self.images.get("input_size", (3, 224, 224))
+        if image_size == size:
+            return self
+        images = {**self.images, "input_size": [channels, image_size, image_size]}
+        names = self.arguments.keys() & {"img_size"}
+        arguments = {**self.arguments, **dict.fromkeys(names, image_size)}
+        try:
+            with _seed_generators(0):
+                module = _create_model(
+                    self.architecture, arguments, images, self.classes, dict(self.state)
+                )
+        except (RuntimeError, ValueError, AssertionError) as error:
+            raise WrongCall(
+                f"{self.architecture} does not take images of {image_size} pixels: {error}"
+            ) from error
+        return self.with_state(get_state_dict(module), arguments=arguments, images=images)
+
     def save(
         self, path: str | Path, force: bool = False, before: Callable[[Path], None] | None = None
     ) -> Path:

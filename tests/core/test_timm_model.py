@@ -14,12 +14,14 @@ import pytest
 import timm
 import torch
 from click.testing import CliRunner
+from timm.layers import resample_abs_pos_embed
 from timm.models import save_for_hf
 
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import Descendant, assemble
 from learngene_zoo.cli.main import main
 from learngene_zoo.errors import BadFile, WrongCall
+from learngene_zoo.families.tensors import resize_positions
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.pretrained import timm_model
 from learngene_zoo.pretrained.timm_model import TimmModel, load_timm_model
@@ -247,3 +249,44 @@ def test_a_pickle_is_refused_by_name(resnet: Path, tmp_path: Path) -> None:
     (tmp_path / "pytorch_model.bin").write_bytes(b"x")
     with pytest.raises(BadFile, match=r"pytorch_model\.bin is not a safetensors file"):
         load_timm_model(tmp_path)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_classifier_is_opened_for_another_image_size(name: str, tmp_path: Path) -> None:
+    model = load_timm_model(write_timm_folder(tmp_path / "small", name, **KINDS[name]))
+    large = model.with_image_size(64)
+    assert large.input_format.image_size == 64
+    assert answers(large.model(), 64).shape == (2, 3)
+    changed = {key for key, tensor in model.state.items() if not large.state[key].equal(tensor)}
+    assert changed == ({"pos_embed"} if "vit" in name else set())
+    if "vit" in name:
+        resampled = resample_abs_pos_embed(model.state["pos_embed"], (4, 4), num_prefix_tokens=1)
+        assert torch.allclose(large.state["pos_embed"], resampled)
+    large.save(tmp_path / "large")
+    assert answers(timm_model.open_model(tmp_path / "large").model(), 64).equal(
+        answers(large.model(), 64)
+    )
+    assert model.with_image_size(32) is model
+
+
+def test_a_size_that_an_architecture_does_not_take_is_refused(tmp_path: Path) -> None:
+    model = load_timm_model(write_timm_folder(tmp_path / "vit", "test_vit"))
+    with pytest.raises(WrongCall, match="test_vit does not take images of 8 pixels"):
+        model.with_image_size(8)
+
+
+def test_a_fine_tuning_changes_the_image_size() -> None:
+    spec = ViTSpec(layers=1, width=16, heads=2, classes=0, image_size=16, patch_size=8)
+    model = assemble(spec, {}, seed=0)
+    tuned = lifecycle.finetune(
+        model, task="digits", image_size=32, epochs=0, images=20, head="random", run=RUN
+    )
+    assert isinstance(tuned, Descendant)
+    assert tuned.spec == spec.with_(image_size=32, classes=10)
+    assert tuned.state["pos_embed"].equal(
+        resize_positions(model.state, spec, tuned.spec)["pos_embed"]
+    )
+    with pytest.raises(WrongCall, match="patches of 8 pixels do not tile an image of 20"):
+        lifecycle.finetune(model, task="digits", image_size=20, run=RUN)
+    with pytest.raises(WrongCall, match="the model takes texts; leave it out"):
+        lifecycle.finetune("ancestry-words", task="digits", image_size=32, run=RUN)

@@ -11,6 +11,7 @@ import click
 
 from learngene_zoo import lifecycle
 from learngene_zoo.atomic import new_file, remove_drafts
+from learngene_zoo.cli.extract import make_image_size_option
 from learngene_zoo.cli.job import (
     Job,
     WholeNumber,
@@ -256,11 +257,7 @@ command = SettingsCommand(
             type=WholeNumber(1),
             help="Maximum number of training images for the probe.",
         ),
-        click.Option(
-            ["--image-size", "--img-size", "image_size"],
-            type=WholeNumber(1),
-            help="Image height and width for an ancestry model, in pixels.",
-        ),
+        make_image_size_option("Image height and width for an ancestry model, in pixels."),
         click.Option(
             ["--fit"],
             type=click.Choice(get_args(Fit)),
