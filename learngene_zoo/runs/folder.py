@@ -38,7 +38,7 @@ from learngene_zoo.errors import CAN_RESUME, BadFile, Refused, Unavailable
 from learngene_zoo.ownership import MARKER, is_workspace, mark_workspace, remove_marked
 from learngene_zoo.runs.cache import KEPT, NOTE
 from learngene_zoo.runs.progress import print_note
-from learngene_zoo.runs.run import Run, is_first, join, wait_for_all
+from learngene_zoo.runs.run import PARTS, Run, is_first, join, wait_for_all
 from learngene_zoo.settings import Json, fingerprint
 from learngene_zoo.storage import read_json, write_json
 
@@ -210,14 +210,23 @@ def _check_ours(folder: Path, resume: bool) -> None:
     """Check that a folder is empty or marked as a run's. Raises `Refused` otherwise.
 
     A folder of an earlier version, without a mark, may be resumed if its record is that of a run;
-    nothing of it is removed.
+    nothing of it is removed. Symbolic links in place of a run's files, through which it would write
+    elsewhere, are refused.
     """
     if folder.exists() and not folder.is_dir():
         raise Refused(
             f"{show_path(folder)} exists and is not the folder of a run; move it, or choose "
             "another place with out=PATH"
         )
-    if not folder.is_dir() or is_workspace(folder, _KIND) or (resume and _is_earlier(folder)):
+    if not folder.is_dir():
+        return
+    link = _find_link(folder)
+    if link is not None:
+        raise Refused(
+            f"{show_path(link)} is a symbolic link, and a run writes only into its own folder; "
+            "replace the link by the files that it leads to, or choose another place with out=PATH"
+        )
+    if is_workspace(folder, _KIND) or (resume and _is_earlier(folder)):
         return
     ours = (LOCK, HOLDER, MARKER)
     strange = sorted(
@@ -231,6 +240,17 @@ def _check_ours(folder: Path, resume: bool) -> None:
             "it is the folder of a run; "
             "move it, or choose another place with out=PATH"
         )
+
+
+def _find_link(folder: Path) -> Path | None:
+    """Return a symbolic link with the name of a run's file, or in the folder of a part."""
+    ours = {*_FILES, KEPT, LOCK, HOLDER, MARKER, PARTS}
+    for subfolder in _iterate_folders(folder):
+        for entry in sorted(subfolder.iterdir()):
+            is_named = subfolder != folder or entry.name in ours or _is_named_result(entry.name)
+            if is_named and entry.is_symlink():
+                return entry
+    return None
 
 
 def _is_earlier(folder: Path) -> bool:
@@ -361,7 +381,7 @@ def _iterate_folders(folder: Path) -> Iterator[Path]:
     Symbolic links are not followed: a run creates none.
     """
     yield folder
-    waiting = [folder / "parts"]
+    waiting = [folder / PARTS]
     while waiting:
         subfolder = waiting.pop()
         if subfolder.is_dir() and not subfolder.is_symlink() and not _is_result(subfolder):
@@ -375,11 +395,14 @@ def _is_result(path: Path) -> bool:
     A part may have such a name as well, that of a task; its folder has no marker. Results of
     earlier versions have none either, but their records. An empty folder is the rest of a result.
     """
-    is_named = path.name == "done" or path.name.startswith(("checkpoint-", "best-"))
-    if not is_named or path.is_symlink() or not path.is_dir():
+    if not _is_named_result(path.name) or path.is_symlink() or not path.is_dir():
         return False
     names = {entry.name for entry in path.iterdir()}
     return not names or not names.isdisjoint((MARKER, *_RECORDS))
+
+
+def _is_named_result(name: str) -> bool:
+    return name == "done" or name.startswith(("checkpoint-", "best-"))
 
 
 def _list_resumable(folder: Path) -> list[Path]:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 Precision = Literal["fp32", "bf16", "fp16"]
 AUTO = "auto"
+PARTS = "parts"  # the folder of the parts of a run, in its own
 DEVICES = (AUTO, "cpu", "cuda", "mps")
 # accelerate's word for each precision
 MIXED_PRECISION = {
@@ -97,7 +98,7 @@ class Run:
         """
         return replace(
             self,
-            folder=self.folder / "parts" / _make_relative(name) if self.folder else None,
+            folder=self.folder / PARTS / _make_relative(name) if self.folder else None,
             seed=derive_seed(self.seed, "part", name),
             name=f"{self.name}/{name}" if self.name else name,
         )

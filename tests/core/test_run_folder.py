@@ -17,13 +17,13 @@ from typing import Any
 
 import pytest
 
-from learngene_zoo import ownership
+from learngene_zoo import lifecycle, ownership
 from learngene_zoo.atomic import digest_of, new_folder
 from learngene_zoo.errors import Refused, Unavailable, WrongCall
 from learngene_zoo.lifecycle.opening import resume_if_begun
-from learngene_zoo.ownership import MARKER
+from learngene_zoo.ownership import MARKER, mark_workspace
 from learngene_zoo.runs import progress
-from learngene_zoo.runs.folder import finish, hold_lock, produce
+from learngene_zoo.runs.folder import clear, finish, hold_lock, locate_run, produce
 from learngene_zoo.runs.progress import print_activities
 from learngene_zoo.runs.run import Run
 from learngene_zoo.storage import read_json, save_result
@@ -402,10 +402,11 @@ def test_links_in_a_run_folder_are_not_followed(tmp_path: Path, linked: str, nam
     link = tmp_path / "out.run" / linked / name
     link.parent.mkdir(parents=True, exist_ok=True)
     link.symlink_to(mine)
-    call(whole, tmp_path / "out", force=True)
+    with pytest.raises(Refused, match="is a symbolic link"):
+        call(whole, tmp_path / "out", force=True)
+    clear(tmp_path / "out.run")
     assert link.is_symlink()
     assert {file: (mine / file).read_text() for file in files} == files
-    assert names(tmp_path / "out.run")[-1] == "run.json"
 
 
 def test_a_run_of_which_nothing_is_kept_blocks_no_call(tmp_path: Path) -> None:
@@ -520,3 +521,29 @@ def test_as_a_part_of_another_verb_only_a_run_with_results_is_resumed(tmp_path: 
     assert resume_if_begun(out, Run()).resume
     call(whole, out, Run(resume=True))
     assert resume_if_begun(out, Run()).resume
+
+
+@pytest.mark.parametrize(
+    "name", ["run.json", "run.lock", "holder.json", "metrics.jsonl", "parts", "parts/search"]
+)
+def test_a_run_does_not_write_through_links(name: str, tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "notes.txt").write_text("mine")
+    folder = locate_run(tmp_path / "out")
+    folder.mkdir()
+    mark_workspace(folder, "run")
+    link = folder / name
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(mine if name.startswith("parts") else mine / "notes.txt")
+    for resume in (False, True):
+        with pytest.raises(Refused, match=rf"out\.run/{name} is a symbolic link, and a run writes"):
+            extract_first_k(tmp_path / "out", resume)
+    assert [path.read_text() for path in mine.iterdir()] == ["mine"]
+    link.unlink()
+    (folder / "latest").symlink_to(mine)  # of a tracker
+    extract_first_k(tmp_path / "out", resume=False)
+
+
+def extract_first_k(out: Path, resume: bool) -> None:
+    lifecycle.extract("first_k", out=out, run=Run(threads=1, resume=resume))
