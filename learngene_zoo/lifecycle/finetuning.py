@@ -176,7 +176,7 @@ def finetune(
     if image_size is not None:
         start = _resize(start, image_size)
     data = open_task_for(start, task, "finetune", run)
-    has_rate = recipe is not None or "lr" in settings or data.name in named.task_lr
+    has_rate = "lr" in settings or _has_rate(named, data, recipe, preset)
     defaults = _choose_defaults(start, data, named, recipe, preset, has_rate=has_rate)
     is_default = recipe is None and preset is None
     chosen = {*settings, *(["lr"] if has_rate else []), *([] if is_default else ["batch_size"])}
@@ -440,6 +440,15 @@ def _find_preset(
     if preset not in presets:
         raise refuse_unknown(f"preset for fine-tuning descendants of {name}", preset, presets)
     return presets[preset]
+
+
+def _has_rate(named: Finetuning, task: Task, recipe: Recipe | None, preset: str | None) -> bool:
+    """Return whether a recipe or a preset has a learning rate for a task.
+
+    A preset with the rates of certain tasks has none for others.
+    """
+    is_general = preset is not None and not named.task_lr
+    return recipe is not None or is_general or task.name in named.task_lr
 
 
 def _open_teacher(tuning: FinetuneConfig, data: Task, run: Run) -> NamedTeacher | None:

@@ -197,7 +197,7 @@ def _fit(
     model: Any = start.model()
     objective = NextWord(model, spec, recipe.label_smoothing)
     steps = train(objective, batches, recipe, run, label="language model")
-    for _ in check_progress(steps, spec.vocabulary) if recipe.epochs else steps:
+    for _ in check_progress(steps, spec.vocabulary, run.folder) if recipe.epochs else steps:
         pass
     form = batches.input_format
     metrics: dict[str, Any] = dict(_count(batches))

@@ -73,20 +73,21 @@ def adapt_to_steps(
         return recipe
     size = recipe.batch_size
     if not (is_text or has_batch_size):
-        size = choose_small_batch(count, size)
+        size = choose_small_batch(count, size, recipe.accumulate)
         steps = math.ceil(count / size)
     factor = 1.0 if is_text else math.sqrt(size / recipe.batch_size) * min(1, steps / WARMUP_STEPS)
     warmup = max(recipe.warmup, min(WARMUP_STEPS / steps, recipe.epochs / 2))
     return replace(recipe, batch_size=size, lr=float(f"{recipe.lr * factor:.3g}"), warmup=warmup)
 
 
-def choose_small_batch(images: int, most: int) -> int:
+def choose_small_batch(images: int, most: int, accumulate: int = 1) -> int:
     """Return the largest power of two with which an epoch has at least `SMALL_BATCH_STEPS` steps.
 
-    It is at least `SMALLEST_BATCH`, a multiple of the number of processes, and at most `most`.
+    It is at least `SMALLEST_BATCH`, a multiple of the number of processes and of the parts of a
+    batch, `accumulate`, and at most `most`.
     """
     size = SMALLEST_BATCH
-    while size < most and size % get_world_size():
+    while size < most and size % math.lcm(get_world_size(), accumulate):
         size *= 2
     while 2 * size <= most and math.ceil(images / (2 * size)) >= SMALL_BATCH_STEPS:
         size *= 2

@@ -186,10 +186,18 @@ class _UncheckedChunks:
                 if time.monotonic() > self.deadline:
                     return
                 stamps = np.array([stamp(split, int(index)) for index in chunk], dtype=np.uint64)
-                places = [(name, int(index)) for index in chunk[~np.isin(stamps, self.checked)]]
+                places = [(name, int(index)) for index in chunk[~self._is_checked(stamps)]]
                 if places:
                     self.met.append(places)
                     yield places
+
+    def _is_checked(self, stamps: np.ndarray) -> np.ndarray:
+        """Return which stamps are remembered, bool; those are sorted."""
+        if not len(self.checked):
+            return np.zeros(len(stamps), dtype=bool)
+        places = np.searchsorted(self.checked, stamps)
+        is_same: np.ndarray = self.checked[np.minimum(places, len(self.checked) - 1)] == stamps
+        return is_same
 
 
 def stamp(split: Split, index: int) -> int:
@@ -220,11 +228,11 @@ def _cache_file(task: Task) -> Path:
 
 
 def _read_remembered(task: Task) -> np.ndarray:
-    """Return the stamps of the images that were read without a problem, uint64."""
+    """Return the stamps of the images that were read without a problem, uint64, sorted."""
     with suppress(OSError, ValueError, EOFError):
         stamps = np.load(_cache_file(task), allow_pickle=False)
         if stamps.dtype == np.uint64 and stamps.ndim == 1:
-            return np.asarray(stamps)
+            return np.unique(stamps)
     return np.empty(0, dtype=np.uint64)
 
 

@@ -164,7 +164,9 @@ def _drop_broken(task: Task, splits: Mapping[str, Split], good: Sequence[Picture
     for name, split in splits.items():
         read = [picture.number for picture in good if picture.split == name]
         if isinstance(split, DecodedSplit):
-            split = replace(split, members=split.members[read], labels=split.labels[read])
+            split = replace(
+                split, members=split.members[read], labels=split.labels[read], fitted={}
+            )
         left[name] = split
     return replace(task, open_split=left.__getitem__)
 

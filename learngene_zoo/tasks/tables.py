@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from learngene_zoo.errors import BadData
+from learngene_zoo.settings import Json, fingerprint
 from learngene_zoo.tasks.images import make_stored_image
 from learngene_zoo.tasks.labels import (
     check_names,
@@ -306,8 +307,25 @@ def load_parquet(path: str) -> tuple[Any, tuple[Path, ...], SplitFiles]:
                 raise BadData(f"{name} has no rows; add some, or remove it")
         with _translate_errors(names[0]):
             patterns = [glob.escape(name) for name in names]
-            tables[split] = load_dataset("parquet", data_files=patterns, split="train")
+            tables[split] = load_dataset(
+                "parquet", data_files=patterns, split="train", cache_dir=_choose_cache(names)
+            )
     return tables, (folder,) if folder.is_dir() else (), grouped
+
+
+def _choose_cache(names: Sequence[str]) -> str:
+    """Return the folder of the cache of some files.
+
+    `datasets` knows files by path and time only, and would read a replaced file of the same time
+    from its cache.
+    """
+    from datasets.config import HF_DATASETS_CACHE
+
+    stamps: list[Json] = []
+    for name in names:
+        facts = os.stat(name)
+        stamps.append([os.path.abspath(name), facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns])
+    return str(Path(HF_DATASETS_CACHE) / "lgzoo" / fingerprint(stamps)[:16])
 
 
 def name_files(files: Mapping[str, Sequence[str]]) -> list[tuple[str, str]]:

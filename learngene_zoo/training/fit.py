@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -15,9 +16,11 @@ from learngene_zoo.artifacts.records import list_versions
 from learngene_zoo.errors import TrainingFailed, WrongCall
 from learngene_zoo.families.tensors import get_state_dict
 from learngene_zoo.pretrained.timm_model import TimmModel
+from learngene_zoo.runs.progress import METRICS
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import Json, Recipe, to_json
+from learngene_zoo.storage import parse_json
 from learngene_zoo.tasks.loader import Batches
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.text import count_noun
@@ -68,7 +71,7 @@ def fit(
     if distillation is not None:
         objective = distillation(objective, model)
     steps = train(objective, loader, recipe, run, label=f"training on {task.name}")
-    for step in check_progress(steps, task.classes) if guard else steps:
+    for step in check_progress(steps, task.classes, run.folder) if guard else steps:
         if watch is not None and step.end_of_epoch:
             watch(model)
     metrics = {
@@ -221,7 +224,9 @@ def mark_chance(
     return {"at_chance": True, "warning": warning} if warning else {}
 
 
-def check_progress(steps: Iterator[Step], classes: int) -> Iterator[Step]:
+def check_progress(
+    steps: Iterator[Step], classes: int, folder: Path | None = None
+) -> Iterator[Step]:
     """Yield the steps, and check once that the loss is lower than that of a guess.
 
     The check is made after a tenth of all steps, and at least 50.
@@ -233,13 +238,17 @@ def check_progress(steps: Iterator[Step], classes: int) -> Iterator[Step]:
     Args:
         steps: the steps of a training.
         classes: the number of classes.
+        folder: of the run, whose `metrics.jsonl` has the losses of the steps before a resumption.
 
     Raises:
         TrainingFailed: if the loss is too high.
     """
-    chance, losses = math.log(classes), []
+    chance = math.log(classes)
+    losses: list[float] | None = None
     for step in steps:
         when = max(math.ceil(step.steps / 10), MIN_STEPS)
+        if losses is None:
+            losses = _read_losses(folder, when // 2 + 1, step.step - 1)
         if when // 2 < step.step <= when:
             losses.append(step.losses[CLASS_LOSS])
         if step.step == when:
@@ -251,3 +260,16 @@ def check_progress(steps: Iterator[Step], classes: int) -> Iterator[Step]:
                     " or a longer --warmup"
                 )
         yield step
+
+
+def _read_losses(folder: Path | None, first: int, last: int) -> list[float]:
+    """Return the cross-entropies of the steps from `first` to `last` of a resumed training."""
+    path = None if folder is None or last < first else folder / METRICS
+    if path is None or not path.is_file():
+        return []
+    lines: list[Any] = [parse_json(line) for line in path.read_bytes().splitlines()]
+    return [
+        float(line[f"loss/{CLASS_LOSS}"])
+        for line in lines
+        if first <= line["step"] <= last and f"loss/{CLASS_LOSS}" in line
+    ]

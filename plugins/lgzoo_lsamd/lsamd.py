@@ -1,10 +1,10 @@
 """LSAMD: Learngene Search Across Multiple Datasets.
 
 Shi, Zhou, Liu, Yang, Wang and Geng, Learngene Search Across Multiple Datasets for Building
-Variable-Sized Models. A super Ans-Net is trained on every data set: each layer has the frozen base
-block of the ancestry model, a dataset-specific block that is initialised as a copy, and a router
-that selects one of the two (dataset adapter, DAD, eq. 1-2, `modules/supernet.py`). Base blocks that
-most data sets use are the learngene:
+Variable-Sized Models, arXiv 2605.08209, 2026. A super Ans-Net is trained on every data set: each
+layer has the frozen base block of the ancestry model, a dataset-specific block that is initialised
+as a copy, and a router that selects one of the two (dataset adapter, DAD, eq. 1-2,
+`modules/supernet.py`). Base blocks that most data sets use are the learngene:
 
     g_i(t) = 1 if data set t prefers the base block of layer i, else 0  (eq. 3, validation images)
     G_i    = sum of g_i(t) over the M data sets
@@ -264,7 +264,7 @@ LSAMD = Method(
     title="the blocks that most data sets use unchanged; descendants repeat them in stages",
     paper=(
         "Shi, Zhou, Liu, Yang, Wang, Geng. Learngene Search Across Multiple "
-        "Datasets for Building Variable-Sized Models (LSAMD)"
+        "Datasets for Building Variable-Sized Models (LSAMD). arXiv 2605.08209, 2026"
     ),
     expander=LsamdExpander(),
     presets={

@@ -183,8 +183,8 @@ def keep_fitted(
 ) -> tuple[Split, InputFormat] | None:
     """Return a split that caches its resized images, and the format for reading them.
 
-    The images are shared by all readers of the split with the same format, and dropped when it is
-    read in another format.
+    The images are shared by all readers of the split with the same format. They are dropped when it
+    is read in another format, and when those of a further reader might take too much memory.
 
     Args:
         split: the split.
@@ -210,7 +210,9 @@ def keep_fitted(
     if num_images * input_format.channels * size**2 > MAX_FITTED_BYTES:
         return None
     key = (size, view, input_format.fill)
-    if key not in split.fitted:
+    num_most = len(split.fitted.get(key, ())) + num_images
+    is_too_large = min(num_most, len(split)) * input_format.channels * size**2 > MAX_FITTED_BYTES
+    if key not in split.fitted or is_too_large:
         split.fitted.clear()
     images = split.fitted.setdefault(key, {})
     return FittedSplit(split, input_format, images), replace(input_format, view=USUAL_VIEW)

@@ -383,8 +383,12 @@ def make_stamp(tar: str) -> str:
 
 
 def _number_labels(names: Sequence[str]) -> dict[str, int]:
-    """Return the number of every label: the name of a class, or else its index."""
-    return {
-        **{str(index): index for index in range(len(names))},
-        **{name: index for index, name in enumerate(names)},
-    }
+    """Return the number of every label: the name of a class, or its index.
+
+    If names are numbers other than their own indices, labels are names only: with both, some labels
+    would be read as names and others as indices.
+    """
+    numbers = {name: index for index, name in enumerate(names)}
+    if any(name.isdecimal() and name != str(index) for name, index in numbers.items()):
+        return numbers
+    return {**{str(index): index for index in range(len(names))}, **numbers}

@@ -23,7 +23,7 @@ from learngene_zoo.training.distillation import Teacher, check_tokenizers
 from learngene_zoo.training.fit import drop_training_records
 from learngene_zoo.training.healing.blocks import match_blocks
 from learngene_zoo.training.healing.fitting import fit_maps
-from learngene_zoo.training.healing.objective import Recovery, Side
+from learngene_zoo.training.healing.objective import STREAMS, Recovery, Side
 from learngene_zoo.training.healing.settings import HealConfig
 from learngene_zoo.training.healing.watching import Examiner
 from learngene_zoo.training.loop import train
@@ -90,7 +90,16 @@ def recover(
         refit=healing.maps == "refit",
     )
     watch = Watch(run=run, keep=healing.keep, patience=healing.patience)
-    steps = train(objective, loader, recipe, run, label=f"healing on {images.name}", lines=False)
+    # The loss of the streams alone reaches no parameters behind the last matched block.
+    steps = train(
+        objective,
+        loader,
+        recipe,
+        run,
+        label=f"healing on {images.name}",
+        lines=False,
+        unused=set(objective.weights) == {STREAMS},
+    )
     failure = watch.follow(steps, objective.model, examiner, recipe.epochs)
     healed: dict[str, Json] = {
         "images": to_json(images.record),

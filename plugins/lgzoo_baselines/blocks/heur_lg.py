@@ -213,7 +213,8 @@ HEUR_LG = Method(
     presets={
         # Nearly all gradients of so small a model are above the authors' threshold of 5e-10.
         "mini": HeurLgExtractor(each=HeurLgTraining(eps=1e-4, training=_MINI)),
-        "paper": HeurLgExtractor(each=HeurLgTraining(training=replace(PAPER, epochs=50))),
+        # At the rate of pretrained weights, which the recipe's would destroy.
+        "paper": HeurLgExtractor(each=HeurLgTraining(training=replace(PAPER, epochs=50, lr=5e-5))),
         "smoke": HeurLgExtractor(
             count=1, each=HeurLgTraining(eps=1e-4, training=replace(SMOKE, epochs=2))
         ),

@@ -1,6 +1,7 @@
 """Cluster-Learngene: heads with the same attention distance form a cluster; its centroid is kept.
 
-Wang and others, Cluster-Learngene: Inheriting Adaptive Clusters for Vision Transformers, NeurIPS
+Wang, Yang, Feng, Wang and Geng, Cluster-Learngene: Inheriting Adaptive Clusters for Vision
+Transformers, NeurIPS
 2024. In every block
 
     1  distance of a head    mean over images and patches q of
@@ -240,8 +241,8 @@ CLUSTER_LG = Method(
         "descendants with any number of heads repeat them"
     ),
     paper=(
-        "Wang et al. Cluster-Learngene: Inheriting Adaptive Clusters for Vision Transformers. "
-        "NeurIPS 2024"
+        "Wang, Yang, Feng, Wang, Geng. Cluster-Learngene: Inheriting Adaptive Clusters for Vision "
+        "Transformers. NeurIPS 2024"
     ),
     expander=ClusterLgExpander(),
     presets={

@@ -238,9 +238,10 @@ NESTED = Method(
             each=NestedSettings(grid=SIZES, training=replace(MINI, lr=5e-4)),
             teaching=replace(TRAINING, epochs=4, images=6000),
         ),
-        # MatFormer learns from labels alone.
+        # MatFormer learns from labels alone. It starts from random weights; the recipe's rate for
+        # these would destroy pretrained ones.
         "paper": NestedExtractor(
-            each=NestedSettings(share=0.0, training=PAPER),
+            each=NestedSettings(share=0.0, training=replace(PAPER, lr=5e-5)),
             teaching=replace(PAPER, epochs=30, lr=1e-4),
         ),
         "smoke": NestedExtractor(
