@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 Z95 = 1.959964
+ROUNDING = 1e-12  # of a variance of equal accuracies
 Runs = Sequence[Sequence[bool]]  # for each seed, whether each image was classified correctly
 
 
@@ -57,7 +58,8 @@ def compute_pooled_interval(runs: Runs) -> tuple[float, float]:
     means = _average_runs(runs)
     images, share = len(means), sum(means) / len(means)
     variance = sum((mean - share) ** 2 for mean in means) / images
-    effective = images * share * (1 - share) / variance if variance > 0 else images
+    has_spread = variance > ROUNDING
+    effective = images * share * (1 - share) / variance if has_spread else images
     return compute_interval(share * effective, effective)
 
 

@@ -260,9 +260,7 @@ def evaluate_each(
     every = sorted(mark for part in gather_values(marks) for mark in part)
     if not every:
         raise BadData(f"the split {split} of {task.name} has no {task.sample_noun}s")
-    predictions = [
-        collect_rows(task.name, [*group]) for _, group in groupby(every, key=itemgetter(0))
-    ]
+    predictions = [collect_rows(task, [*group]) for _, group in groupby(every, key=itemgetter(0))]
     return tuple(_make_judged(task, split, metric, rows_NR) for rows_NR in predictions)
 
 
@@ -298,7 +296,7 @@ def use_evaluation_mode(model: nn.Module, device: torch.device, run: Run) -> Ite
             module.training = mode
 
 
-def collect_rows(task: str, marks: Sequence[tuple[int, int, bool, list[int]]]) -> np.ndarray:
+def collect_rows(task: Task, marks: Sequence[tuple[int, int, bool, list[int]]]) -> np.ndarray:
     """Return the rows of all images, int64 (N, R).
 
     `marks` have for each image the number of the model, the index, whether its outputs are finite,
@@ -307,7 +305,8 @@ def collect_rows(task: str, marks: Sequence[tuple[int, int, bool, list[int]]]) -
     broken = sum(not finite for _, _, finite, _ in marks)
     if broken:
         raise TrainingFailed(
-            f"the model's outputs are not finite for {broken} of {len(marks)} images of {task}"
+            f"the model's outputs are not finite for {broken} of {len(marks)} {task.sample_noun}s "
+            f"of {task.name}"
         )
     return np.array([row for *_, row in marks])
 

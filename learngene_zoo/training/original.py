@@ -116,7 +116,7 @@ def evaluate_originals(
     if not every:
         raise BadData(f"the split {split} of {task.name} has no images")
     return summarise_rows(
-        task.name, split, metric, collect_rows(task.name, every), resolution="original"
+        task.name, split, metric, collect_rows(task, every), resolution="original"
     )
 
 

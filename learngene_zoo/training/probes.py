@@ -272,8 +272,11 @@ def calibrate_scale(values_NK: Array, labels_N: Array) -> tuple[float, float]:
     It is the factor from 1 to `MAX_SCALE` with the greatest likelihood, which is concave in it,
     found by golden section search on at most `MAX_CALIBRATION_IMAGES` images.
     """
-    every = -(-len(values_NK) // MAX_CALIBRATION_IMAGES)
-    values_NK, labels_N = values_NK[::every], labels_N[::every]
+    if len(values_NK) > MAX_CALIBRATION_IMAGES:
+        # At random: every k-th image may be of one class.
+        draws = np.random.Generator(np.random.PCG64(len(values_NK)))
+        chosen = np.sort(draws.permutation(len(values_NK))[:MAX_CALIBRATION_IMAGES])
+        values_NK, labels_N = values_NK[chosen], labels_N[chosen]
     shifted_NK = values_NK - values_NK.max(axis=1, keepdims=True)
     own_N = np.take_along_axis(shifted_NK, labels_N[:, None], axis=1)[:, 0]
 

@@ -271,7 +271,7 @@ def choose_epoch(history: Sequence[Epoch], images: int) -> Epoch | None:
         return None
     error = 0.0
     if images:
-        error = max(math.sqrt(best.value * (1 - best.value) / images), 1 / images + ROUNDING)
+        error = max(math.sqrt(best.value * (1 - best.value) / images), 1 / images) + ROUNDING
     least = max(best.value - error, history[0].value)
     return [epoch for epoch in history if epoch.value >= least][-1]
 

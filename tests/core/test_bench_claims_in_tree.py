@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from learngene_zoo.bench.claims import file
 from learngene_zoo.bench.claims.arms import check_arms
 from learngene_zoo.bench.claims.cells import list_cells, list_tuning_cells
 from learngene_zoo.bench.claims.file import (
@@ -136,3 +137,24 @@ def test_what_the_learngene_saves_is_the_papers_sum() -> None:
     claim = load_claim("lsamd-storage")
     with pytest.raises(WrongCall, match="no descendant with 4 layers"):
         judge(replace(claim, exact=(replace(claim.exact[0], layers=(4, 5)),)), [])
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"paper": None}, "no [[exact]] table has the paper's value"),
+        ({"instead_work": ()}, "has the quantity 'times', which needs instead_work"),
+        ({"instead_work": ((0.0,),)}, "divides by the products of instead_work; one is 0"),
+        ({"quantity": "stored"}, "has the quantity 'stored', which needs sizes"),
+    ],
+)
+def test_sums_that_cannot_be_decided_are_refused(changes: dict[str, Any], problem: str) -> None:
+    exact = replace(load_claim("pool-training-cost").exact[0], **changes)
+    assert problem in str(file._find_problem_of_sums([exact]))
+
+
+def test_a_size_that_no_descendant_has_is_named() -> None:
+    claim = load_claim("pool-storage")
+    exact = replace(claim.exact[0], sizes=({"layers": 99},))
+    with pytest.raises(WrongCall, match=r"has no descendant of the size \{'layers': 99\}"):
+        judge(replace(claim, exact=(exact,)), [])

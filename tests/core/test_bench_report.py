@@ -321,6 +321,26 @@ def test_a_task_that_few_arms_have_yet_is_in_no_average() -> None:
     assert line_of(summarise([*rows(), *more]), "lsamd", "third").value.value == 0.0
 
 
+def test_averaged_gains_are_over_the_tasks_of_the_average() -> None:
+    others = [
+        replace(row, arm=f"other {number}", method="pool")
+        for row in rows()
+        if row.arm == "lsamd"
+        for number in range(4)
+    ]
+    third = [
+        replace(row, task="third")
+        for row in rows()
+        if row.task == "digits" and (row.arm == "lsamd" or row.arm.startswith("scratch"))
+    ]
+    before, after = summarise([*rows(), *others]), summarise([*rows(), *others, *third])
+    assert line_of(after, "lsamd").value.tasks == ("digits", "signs")
+    for gain in ("over_scratch", "over_stem", "inherited"):
+        gains = [getattr(line_of(summary, "lsamd"), gain) for summary in (before, after)]
+        assert gains[0] is not None
+        assert gains[0] == gains[1]
+
+
 def test_a_table_is_completed_by_leaving_out_the_emptiest_task_or_seed() -> None:
     full = {(task, seed): 1.0 for task in "abc" for seed in range(2)}
     assert drop_incomplete(full) == {"a": [1.0, 1.0], "b": [1.0, 1.0], "c": [1.0, 1.0]}

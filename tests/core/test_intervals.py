@@ -54,6 +54,8 @@ def test_one_run_pools_to_wilsons_interval() -> None:
 
 def test_runs_that_agree_are_one_run_and_runs_that_differ_count_as_more_images() -> None:
     flags = [True] * 30 + [False] * 20
+    thirds = [[run == number % 3 for number in range(10)] for run in range(3)]
+    assert compute_pooled_interval(thirds) == pytest.approx(compute_interval(10 / 3, 10))
     assert compute_pooled_interval([flags, flags, flags]) == pytest.approx(compute_interval(30, 50))
     # Means of two runs: 10 images 1, 20 images 1/2, 20 images 0. Variance 0.14 against 0.4 * 0.6 of
     # flags.

@@ -258,3 +258,15 @@ def test_nothing_is_read_once_the_time_is_up(photographs: Path) -> None:
     for deadline, count in ((now - 1, 0), (now + 60, len(used))):
         met = check._UncheckedChunks(splits, used, known, deadline)
         assert sum(len(chunk) for chunk in met) == sum(len(chunk) for chunk in met.met) == count
+
+
+def test_remembered_images_are_not_read_again(photographs: Path) -> None:
+    split = open_task(f"folder:{photographs}").split("train")
+    used = list(range(len(split)))
+    stamps = np.array([check.stamp(split, index) for index in used], dtype=np.uint64)
+    for known in ([], used[::3], used):
+        chunks = check._UncheckedChunks(
+            {"train": split}, used, np.unique(stamps[known]), time.monotonic() + 60
+        )
+        left = {index for chunk in chunks for _, index in chunk}
+        assert left == set(used) - set(known)

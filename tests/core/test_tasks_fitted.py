@@ -149,6 +149,17 @@ def test_the_limit_counts_the_images_that_are_read(
     assert len(task.split("train").fitted[16, FORMAT.view, FORMAT.fill]) == 8
 
 
+def test_the_limit_counts_the_images_of_all_readers(
+    task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    split = task.split("train")
+    monkeypatch.setattr(samples, "MAX_FITTED_BYTES", 12 * 3 * 16 * 16)
+    for seed in range(5):
+        loader = Loader(task, "train", FORMAT, batch_size=4, shuffle=True, seed=seed, images=8)
+        assert len(list(loader.epoch(0))) == 2
+        assert len(split.fitted[16, FORMAT.view, FORMAT.fill]) <= 12
+
+
 def test_they_do_not_travel_to_other_processes(task: Task) -> None:
     read_epochs(task)
     split = task.split("train")

@@ -474,3 +474,8 @@ def test_a_cut_tar_gives_what_is_whole_and_says_where_it_ends(
     with pytest.raises(BadData, match=rf"x.tar is damaged or cut short after {last} \({reason}\)"):
         read_all()
     assert results == [f"{number:04}" for number in range(10 if last == "0010.png" else 9)]
+
+
+def test_labels_are_names_only_if_names_are_other_numbers() -> None:
+    assert tars._number_labels(["cat", "1"]) == {"0": 0, "cat": 0, "1": 1}
+    assert tars._number_labels(["1", "2", "3"]) == {"1": 0, "2": 1, "3": 2}

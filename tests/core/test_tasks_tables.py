@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import unicodedata
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,15 @@ LABELS: dict[str, tuple[Any, tuple[str, ...]]] = {
         ("thé", "é"),
     ),
 }
+
+
+def test_a_replaced_file_of_the_same_time_is_read_again(tmp_path: Path) -> None:
+    file = write(tmp_path / "train.parquet", pa.array(TWENTY))
+    os.utime(file, (10**9, 10**9))
+    assert sum(open_task(f"parquet:{tmp_path}").sizes.values()) == 20
+    write(file, pa.array(TWENTY * 2))
+    os.utime(file, (10**9, 10**9))
+    assert sum(open_task(f"parquet:{tmp_path}").sizes.values()) == 40
 
 
 def test_a_path_is_no_pattern(tmp_path: Path) -> None:

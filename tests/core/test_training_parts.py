@@ -209,6 +209,16 @@ def test_the_guard_lets_pass_what_learns_what_is_short_and_what_is_resumed():
     assert len(list(check_progress(steps([chance] * 100, first=500, total=1000), 10))) == 100
 
 
+def test_the_guard_remembers_the_losses_before_a_resumption(tmp_path):
+    chance = math.log(10)
+    lines = [{"step": n, "loss/cross_entropy": 2 * chance} for n in range(1, 91)]
+    (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    rest = [0.9 * chance] * 910  # ten of them are compared, and 40 before
+    assert len(list(check_progress(steps(rest, first=91, total=1000), 10))) == 910
+    with pytest.raises(TrainingFailed, match=r"after 100 of 1000 steps the loss is 4\.099"):
+        list(check_progress(steps(rest, first=91, total=1000), 10, tmp_path))
+
+
 def written(folder, step, **training):
     weights = {"a": torch.full((3,), float(step)), "n": torch.tensor(step)}
     saved = Checkpoint(

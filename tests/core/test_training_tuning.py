@@ -29,6 +29,7 @@ from learngene_zoo.training import loop, tuning
 from learngene_zoo.training.evaluate import evaluate
 from learngene_zoo.training.fit import describe_chance
 from learngene_zoo.training.tuning import tune
+from lgzoo_baselines.learnt.sws import SWS
 
 TASK = make_tiny_task()
 START = assemble(
@@ -119,6 +120,19 @@ def test_few_validation_images_do_not_show_that_a_model_is_at_chance() -> None:
 
 def same(one: Descendant, weights: dict[str, torch.Tensor]) -> bool:
     return all(torch.equal(one.state[name], weights[name]) for name in weights)
+
+
+@pytest.mark.parametrize(("images", "values"), [(25, (0.80, 0.72)), (1600, (0.9, 0.8925))])
+def test_an_epoch_exactly_one_standard_error_below_the_best_is_chosen(
+    images: int, values: tuple[float, float]
+) -> None:
+    history = [
+        tuning.Epoch(epoch=epoch, step=epoch, loss=1.0, value=value)
+        for epoch, value in enumerate((0.0, *values))
+    ]
+    chosen = tuning.choose_epoch(history, images)
+    assert chosen is not None
+    assert chosen.epoch == 2
 
 
 @pytest.mark.parametrize(
@@ -478,6 +492,11 @@ def test_a_small_batch_can_be_shared_among_the_processes(
     assert lifecycle.adapt_to_steps(lifecycle.FINETUNE, 64).batch_size == batch_size
 
 
+def test_a_small_batch_can_be_divided() -> None:
+    recipe = replace(lifecycle.FINETUNE, accumulate=16)
+    assert lifecycle.adapt_to_steps(recipe, 64).batch_size == 16
+
+
 @pytest.mark.parametrize(
     ("settings", "images", "factor", "warmup"),
     [
@@ -560,6 +579,15 @@ def test_a_preset_is_the_papers_recipe_with_its_rate_for_the_task(
     )
     assert taken("cars", lr=0.5)["lr"] == 0.5
     assert taken("cars", batch_size=16)["batch_size"] == 16
+
+
+def test_a_preset_without_rates_of_tasks_has_its_own_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("learngene_zoo.lifecycle.opening.open_task", lambda name, **_: TASK)
+    start = replace(START, provenance={"method": "sws"})
+    model: Any = lifecycle.finetune(start, task="tiny", preset="paper", epochs=0, run=RUN)
+    assert model.provenance["recipe"]["lr"] == SWS.finetuning["paper"].recipe.lr == 5e-5
+    model = lifecycle.finetune(start, task="tiny", preset="paper", epochs=0, lr=1e-5, run=RUN)
+    assert model.provenance["recipe"]["lr"] == 1e-5
 
 
 @pytest.mark.parametrize(

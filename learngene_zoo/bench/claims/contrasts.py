@@ -236,7 +236,7 @@ def exact_value(exact: Sum) -> float:
     """Return the value of a sum, in its unit.
 
     Raises:
-        WrongCall: the family has no descendant of a named depth.
+        WrongCall: the family has no descendant of a named depth or size.
     """
     if exact.quantity == "times":
         return _sum_of_products(exact.work) / _sum_of_products(exact.instead_work)
@@ -264,9 +264,12 @@ def _sum_of_products(numbers: Sequence[Sequence[float]]) -> float:
 def _count_stored(exact: Sum) -> int:
     """Return the parameters of the descendants of `sizes` together, and of their stitches."""
     members = list_members(exact)
-    params = sum(
-        select_members(members, size)[-1].cost(exact.convention).params for size in exact.sizes
-    )
+    params = 0
+    for size in exact.sizes:
+        chosen = select_members(members, size)
+        if not chosen:
+            raise WrongCall(f"{exact.what}: {exact.method} has no descendant of the size {size}")
+        params += chosen[-1].cost(exact.convention).params
     return params + _count_stitches(exact.stitches)
 
 

@@ -6,9 +6,10 @@ docs/claims.md explains them.
 """
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from math import prod
 from pathlib import Path
 from typing import Any, Literal
 
@@ -308,12 +309,29 @@ def _find_problem(claim: Claim, path: Path) -> str | None:
     if absent:
         return f"compare names the arm {absent[0]!r}, but there is no table [arms.{absent[0]!r}]"
     if claim.compare.kind == "exact":
-        return None if claim.exact else "an exact claim needs at least one [[exact]] table"
+        return _find_problem_of_sums(claim.exact)
     return (
         _find_problem_of_design(claim)
         or _find_problem_of_arms(claim)
         or _find_problem_of_tuning(claim)
     )
+
+
+def _find_problem_of_sums(sums: Sequence[Sum]) -> str | None:
+    if not sums:
+        return "an exact claim needs at least one [[exact]] table"
+    if all(each.paper is None for each in sums):
+        return "no [[exact]] table has the paper's value, the key 'paper'"
+    needed = {"times": ("work", "instead_work"), "stored": ("sizes", "instead")}
+    for each in sums:
+        for name in needed.get(each.quantity, ()):
+            if not getattr(each, name):
+                return (
+                    f"exact: {each.what!r} has the quantity {each.quantity!r}, which needs {name}"
+                )
+        if each.quantity == "times" and not all(map(prod, each.instead_work)):
+            return f"exact: {each.what!r} divides by the products of instead_work; one is 0"
+    return None
 
 
 def is_installed(task: str) -> bool:

@@ -141,11 +141,12 @@ def search(space: Space, look_up: ResultLookup) -> tuple[dict[str, Choice], list
 
 def _widen_grid(space: Space, rates: Sequence[float], chosen: Iterable[float]) -> list[float]:
     """Return the next rate beyond each end of the grid that is the best one of an arm."""
-    if not space.widen or len(rates) < 2 or len(rates) >= len(set(space.rates)) + MAX_ADDED:
+    allowed = len(set(space.rates)) + MAX_ADDED - len(rates)
+    if not space.widen or len(rates) < 2 or allowed <= 0:
         return []
     ends = ((rates[0], rates[1]), (rates[-1], rates[-2]))
     new = [float(f"{end * end / inside:.3g}") for end, inside in ends if end in set(chosen)]
-    return [rate for rate in new if MIN_RATE <= rate <= MAX_RATE]
+    return [rate for rate in new if MIN_RATE <= rate <= MAX_RATE][:allowed]
 
 
 def _choose_rate(

@@ -217,14 +217,16 @@ def _build_lines(
             rows = [
                 row for row in arms[arm] if row.task == task or (task is None and row.task in usual)
             ]
+            rows = rows or list(arms[arm])
+            ours = {(row.task, row.seed): row for row in rows}
             gains = Gains(
-                over_scratch=(over := _average_gain_on(by_arm[arm], rivals, task)),
+                over_scratch=(over := _average_gain_on(ours, rivals, task)),
                 scratch=chosen.get(task) if over else None,
-                over_stem=_average_gain_on(by_arm[arm], stems, task),
+                over_stem=_average_gain_on(ours, stems, task),
                 stem=stem.get(task),
-                inherited=_average_gain_on(by_arm[arm], by_arm.get(f"{arm} {CONTROL}", {}), task),
+                inherited=_average_gain_on(ours, by_arm.get(f"{arm} {CONTROL}", {}), task),
             )
-            lines.append(_build_line(condition, rows or arms[arm], task, gains))
+            lines.append(_build_line(condition, rows, task, gains))
     return lines
 
 
