@@ -14,10 +14,19 @@ from typing import Any
 
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.spec import Spec
+from learngene_zoo.families.transformers_config import parse_object
 from learngene_zoo.settings import Json, from_json, to_json
-from learngene_zoo.storage import MODULES, POOLING, SENTENCE_CONFIG, parse_json
+from learngene_zoo.storage import (
+    MODULES,
+    POOLING,
+    SENTENCE_CONFIG,
+    TOKENIZER,
+    TOKENIZER_CONFIG,
+    parse_json,
+)
 
 _PACKAGE = "sentence_transformers.models"
+PROMPTS = "config_sentence_transformers.json"
 # The modes of pooling that are read, with their names here and their keys in `POOLING`.
 _POOLS = {"mean": "mean", "cls": "token"}
 _MODE_KEYS = {
@@ -41,11 +50,12 @@ def read_pooling(
         config: the content of that file; our record in it names the pooling.
         read: returns the text of a file beside it; None if there is none of that name. Without our
             record, `POOLING` names the pooling, `MODULES` a scaling to unit length, and
-            `SENTENCE_CONFIG` the largest number of tokens.
+            `SENTENCE_CONFIG`, else the tokenizer's config, the largest number of tokens.
         where: the file, for messages.
 
     Raises:
-        WrongCall: for another pooling than that of the mean or of the first token.
+        WrongCall: for another pooling than that of the mean or of the first token, and if
+            sentence-transformers lower-cases texts before the tokenizer.
         BadFile: for files that are not in sentence-transformers' layout.
     """
     ours, fields = config.get("learngene"), {field.name for field in dataclasses.fields(spec)}
@@ -62,24 +72,34 @@ def read_pooling(
         stated = {
             "pool": _read_pool(pooling, where.replace("config.json", POOLING)),
             "normalize": "Normalize" in modules,
-            "max_tokens": _read_max_tokens(
-                read(SENTENCE_CONFIG), spec, where.replace("config.json", SENTENCE_CONFIG)
-            ),
+            "max_tokens": _read_max_tokens(read, spec, where),
         }
+        _check_case(read, where.replace("config.json", SENTENCE_CONFIG))
     return from_json(type(spec), {**to_json(spec), **stated}, where)
 
 
-def list_left_out_modules(text: str | None, where: str) -> tuple[str, ...]:
-    """Return descriptions of the modules in a `modules.json` that a spec does not express.
+def list_left_out_parts(read: Callable[[str], str | None], where: str) -> tuple[str, ...]:
+    """Return descriptions of the parts of a sentence encoder that a spec does not express: other
+    modules, and a prompt before every text.
 
-    Raises `BadFile` if it is not a list of modules.
+    Args:
+        read: returns the text of a file beside config.json; None if there is none of that name.
+        where: config.json, for messages.
+
+    Raises:
+        BadFile: for files that are not in sentence-transformers' layout.
     """
+    if read(POOLING) is None:
+        return ()
     known = ("Transformer", "Pooling", "Normalize")
-    return tuple(
+    modules = [
         f"a module of sentence-transformers: {name:.80}"
-        for name in _list_modules(text, where)
+        for name in _list_modules(read(MODULES), where.replace("config.json", MODULES))
         if name not in known
-    )
+    ]
+    text, name = read(PROMPTS), where.replace("config.json", PROMPTS)
+    prompt = None if text is None else parse_object(text, name).get("default_prompt_name")
+    return (*modules, *([f"the prompt before every text: {prompt!s:.80}"] if prompt else []))
 
 
 def write_sentence_files(spec: Spec) -> dict[str, str]:
@@ -112,7 +132,7 @@ def write_sentence_files(spec: Spec) -> dict[str, str]:
 
 def _read_pool(pooling: str, where: str) -> str:
     """Return our name of the pooling in a file of sentence-transformers; its default is "mean"."""
-    keys = _parse_object(pooling, where)
+    keys = parse_object(pooling, where)
     older = [mode for mode, key in _MODE_KEYS.items() if keys.get(key)]
     stated = keys.get("pooling_mode", older or "mean")
     modes = stated if isinstance(stated, list) else [stated]
@@ -124,24 +144,45 @@ def _read_pool(pooling: str, where: str) -> str:
     return _POOLS[modes[0]]
 
 
-def _read_max_tokens(text: str | None, spec: Any, where: str) -> int | None:
-    """Return the largest number of tokens that `SENTENCE_CONFIG` states, if it is a limit."""
-    most = None if text is None else _parse_object(text, where).get("max_seq_length")
-    if most is None:
-        return None
-    if type(most) is not int or most < 1:
-        raise BadFile(f"{where}: max_seq_length is {most!r:.40}; expected a positive number")
-    return most if most < spec.positions else None
+def _read_max_tokens(read: Callable[[str], str | None], spec: Any, where: str) -> int | None:
+    """Return the largest number of tokens, if it is a limit.
+
+    `SENTENCE_CONFIG` states it, else the tokenizer's config, as for sentence-transformers.
+    """
+    for file, key in ((SENTENCE_CONFIG, "max_seq_length"), (TOKENIZER_CONFIG, "model_max_length")):
+        text, name = read(file), where.replace("config.json", file)
+        most = None if text is None else parse_object(text, name).get(key)
+        if most is None:
+            continue
+        # Without a limit, transformers writes a number beyond any text, or 1e30.
+        is_number = type(most) is int or (file == TOKENIZER_CONFIG and type(most) is float)
+        if not is_number or most < 1:
+            raise BadFile(f"{name}: {key} is {most!r:.40}; expected a positive number")
+        return int(most) if most < spec.positions else None
+    return None
 
 
-def _parse_object(text: str, where: str) -> dict[str, Any]:
-    try:
-        keys = parse_json(text.encode())
-    except ValueError as error:
-        raise BadFile(f"{where} is not valid JSON: {error}") from error
-    if not isinstance(keys, dict):
-        raise BadFile(f"{where} is not a JSON object")
-    return keys
+def _check_case(read: Callable[[str], str | None], where: str) -> None:
+    """Raise `WrongCall` if sentence-transformers lower-cases texts and the tokenizer does not."""
+    text = read(SENTENCE_CONFIG)
+    if text is None or not parse_object(text, where).get("do_lower_case"):
+        return
+    tokenizer = read(TOKENIZER)
+    normalizer = None if tokenizer is None else parse_object(tokenizer, where).get("normalizer")
+    if not _lowers_case(normalizer):
+        raise WrongCall(
+            f"{where} lower-cases texts (do_lower_case), which the tokenizer beside it does not; "
+            "give tokenizer.json a normaliser that does, such as Lowercase"
+        )
+
+
+def _lowers_case(normalizer: Any) -> bool:
+    """Return whether a normaliser of a tokenizer.json lower-cases texts."""
+    if not isinstance(normalizer, dict):
+        return False
+    parts = normalizer.get("normalizers")
+    is_lowering = normalizer.get("type") == "Lowercase" or bool(normalizer.get("lowercase"))
+    return is_lowering or (isinstance(parts, list) and any(map(_lowers_case, parts)))
 
 
 def _list_modules(text: str | None, where: str) -> list[str]:

@@ -22,7 +22,7 @@ from learngene_zoo.families.picture_format import (
     View,
 )
 from learngene_zoo.families.picture_spec import require_pictures
-from learngene_zoo.families.spec import Spec
+from learngene_zoo.families.spec import LIMITS, Spec
 from learngene_zoo.families.transformers_config import describe_other_head
 from learngene_zoo.settings import Json, from_json, to_json
 from learngene_zoo.text import check_name
@@ -328,8 +328,15 @@ def read_image_settings(config: Mapping[str, Json], where: str) -> dict[str, Any
 
 def _check_images(cfg: Mapping[str, Json], where: str) -> None:
     size = cfg.get("input_size", [3, 224, 224])
-    if not (isinstance(size, list) and len(size) == 3 and all(type(item) is int for item in size)):
+    is_size = isinstance(size, list) and len(size) == 3
+    if not (is_size and all(type(item) is int and item > 0 for item in size)):
         raise BadFile(f"{where}: input_size is {size}; expected [channels, height, width]")
+    classes = cfg.get("num_classes", 0)
+    if type(classes) is not int or not 0 <= classes <= LIMITS["classes"]:
+        raise BadFile(
+            f"{where}: num_classes is {classes!r:.40}; expected a whole number from 0 to "
+            f"{LIMITS['classes']:,}"
+        )
     if cfg.get("fixed_input_size") and size[1] != size[2]:
         raise BadFile(f"{where}: input_size is {size}; only square images are supported")
     for key in ("mean", "std"):

@@ -136,7 +136,7 @@ def read_pad(spec: Spec, config: Mapping[str, Json], read: Callable[[str], str |
     """
     if config.get("pad_token_id") is not None or not isinstance(spec, TextSpec):
         return spec
-    settings = _parse(read(TOKENIZER_CONFIG) or "{}", TOKENIZER_CONFIG)
+    settings = parse_object(read(TOKENIZER_CONFIG) or "{}", TOKENIZER_CONFIG)
     content = read(TOKENIZER) if settings.get("pad_token") else None
     if content is not None:
         with contextlib.suppress(BadFile):
@@ -145,7 +145,8 @@ def read_pad(spec: Spec, config: Mapping[str, Json], read: Callable[[str], str |
     return spec
 
 
-def _parse(text: str, where: str) -> dict[str, Any]:
+def parse_object(text: str, where: str) -> dict[str, Any]:
+    """Return the JSON object of a file beside a config.json. Raises `BadFile` for anything else."""
     try:
         content = json.loads(text)  # not `parse_json`: some numbers have more than 64 bits
     except (ValueError, RecursionError) as error:
@@ -168,7 +169,7 @@ def set_right_side(files: Mapping[str, str]) -> dict[str, str]:
     """Return a tokenizer's files with padding and truncation on the right, as texts are encoded
     here, so that transformers encodes texts for our models in the same way.
     """
-    settings = _parse(files.get(TOKENIZER_CONFIG, "{}"), TOKENIZER_CONFIG)
+    settings = parse_object(files.get(TOKENIZER_CONFIG, "{}"), TOKENIZER_CONFIG)
     sides = {"padding_side": "right", "truncation_side": "right"}
     if all(settings.get(key, side) == side for key, side in sides.items()):
         return dict(files)
@@ -191,7 +192,7 @@ def check_tokenizer(files: Mapping[str, str], spec: Spec, where: str) -> None:
         return
     where = f"{where}: {TOKENIZER}"
     try:
-        content = _parse(files[TOKENIZER], where)
+        content = parse_object(files[TOKENIZER], where)
         words, added = content["model"]["vocab"], content.get("added_tokens") or []
         numbers = list(words.values()) if isinstance(words, dict) else range(len(words))
         largest = max([*numbers, *(token["id"] for token in added)], default=0)
@@ -218,7 +219,7 @@ def _check_vocabulary_file(files: Mapping[str, str], words: Mapping[str, Any], w
         name, lines = "vocab.txt", files["vocab.txt"].removesuffix("\n").split("\n")
         listed: Mapping[str, Any] = {word: number for number, word in enumerate(lines)}
     elif "vocab.json" in files:
-        name, listed = "vocab.json", _parse(files["vocab.json"], "vocab.json")
+        name, listed = "vocab.json", parse_object(files["vocab.json"], "vocab.json")
     else:
         return
     others = [word for word, number in listed.items() if words.get(word) != number]
@@ -242,7 +243,7 @@ def read_text_format(spec: TextSpec, files: Mapping[str, str]) -> TextFormat:
     """
     if TOKENIZER not in files:
         raise WrongCall(f"this text model has no {TOKENIZER}; copy that of its ancestry model")
-    settings = _parse(files.get(TOKENIZER_CONFIG, "{}"), TOKENIZER_CONFIG)
+    settings = parse_object(files.get(TOKENIZER_CONFIG, "{}"), TOKENIZER_CONFIG)
     return make_text_format(files[TOKENIZER], spec.tokens, settings, spec.pad_token)
 
 

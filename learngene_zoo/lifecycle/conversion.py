@@ -110,7 +110,7 @@ def convert(
     recorded = read_provenance(dict(opened.record), opened.name).ancestries
     text = format or _find_source_format(descendant, recorded, ancestry, opened.name)
     if head:
-        _check_head(opened.name, descendant, recorded)
+        _check_head(opened, descendant, recorded)
     opened = opened if head else opened.without_head()
     agreement = None
     if keep_interface:
@@ -139,7 +139,7 @@ def convert(
 
 
 def _check_head(
-    name: str, descendant: Descendant | None, recorded: Sequence[AncestryRecord]
+    opened: Convertible, descendant: Descendant | None, recorded: Sequence[AncestryRecord]
 ) -> None:
     """Warn of the random head of a descendant. Raise `WrongCall` for another source whose head was
     left out because of what it computes.
@@ -147,10 +147,12 @@ def _check_head(
     if descendant is not None:
         warn_of_random_head(descendant)
         return
+    if opened.spec.classes:  # What is recorded is of its ancestry model.
+        return
     parts = [part for record in recorded for part in record.left_out]
     fault = next((part for part in parts if part.startswith(OTHER_HEAD)), None)
     if fault is not None:
-        raise WrongCall(f"{name}: {fault}, is not written; leave it out with --no-head")
+        raise WrongCall(f"{opened.name}: {fault}, is not written; leave it out with --no-head")
 
 
 # Opening.

@@ -314,6 +314,8 @@ def rename_tensors(
         # timm's model with registers has no position of the class token: it is part of that token.
         positions = state["pos_embed"]
         state |= {"cls_token": state["cls_token"] + positions[:, :1], "pos_embed": positions[:, 1:]}
+        if not state["reg_token"].numel():
+            del state["reg_token"]
     return state, tuple(_describe_changes(config, dropped))
 
 

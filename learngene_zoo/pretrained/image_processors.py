@@ -13,16 +13,44 @@ from learngene_zoo.settings import Json
 _INTERPOLATIONS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}
 _RESCALE = 1 / 255
 # Steps without a setting in timm.
-_REFUSED = ("do_flip_channel_order", "rescale_offset", "offset")
+_REFUSED = ("do_flip_channel_order", "rescale_offset", "offset", "crop_pct")
 # Processors of transformers for which `size` as a number is the shortest edge, not a square.
 _SHORTEST_EDGE = ("CLIP", "ChineseCLIP", "Bit")
+_HALF = {"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}
+_IMAGENET = {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}
+_CLIP: dict[str, Json] = {
+    "image_mean": [0.48145466, 0.4578275, 0.40821073],
+    "image_std": [0.26862954, 0.26130258, 0.27577711],
+    "resample": 3,
+    "size": {"shortest_edge": 224},
+    "do_center_crop": True,
+    "crop_size": 224,
+}
+_SQUARE = {"height": 224, "width": 224}
+# What a processor of transformers does where its file has no key, by the start of its class name.
+_DEFAULTS: Mapping[str, Mapping[str, Json]] = {
+    "ViT": {**_HALF, "resample": 2, "size": _SQUARE},
+    "Siglip": {**_HALF, "resample": 3, "size": _SQUARE},
+    "DeiT": {
+        **_HALF,
+        "resample": 3,
+        "size": {"height": 256, "width": 256},
+        "do_center_crop": True,
+        "crop_size": 224,
+    },
+    "CLIP": _CLIP,
+    "Bit": _CLIP,
+    "DINOv3ViT": {**_IMAGENET, "resample": 2, "size": _SQUARE},
+}
 
 
 def read_processor_settings(config: Mapping[str, Json], where: str) -> dict[str, Json]:
     """Return timm's image settings, as far as the file states them.
 
-    Raises `BadFile` for a step that is not supported.
+    Keys that are absent have the defaults of the class that the file names, if that is one of
+    `_DEFAULTS`. Raises `BadFile` for a step that is not supported.
     """
+    config = {**_find_defaults(config), **config}
     factor = config.get("rescale_factor", _RESCALE)
     if (
         config.get("do_rescale", True) is not True
@@ -54,6 +82,16 @@ def read_processor_settings(config: Mapping[str, Json], where: str) -> dict[str,
     return {**stated, **_read_crop(config, where)}
 
 
+def _find_defaults(config: Mapping[str, Json]) -> Mapping[str, Json]:
+    kind = _name_kind(config)
+    return next((_DEFAULTS[name] for name in _DEFAULTS if kind.startswith(name)), {})
+
+
+def _name_kind(config: Mapping[str, Json]) -> str:
+    """Return the class of a processor: `ViTImageProcessor`, or formerly `ViTFeatureExtractor`."""
+    return str(config.get("image_processor_type") or config.get("feature_extractor_type"))
+
+
 def _read_crop(config: Mapping[str, Json], where: str) -> dict[str, Json]:
     """Return the settings for resizing and cropping.
 
@@ -74,8 +112,7 @@ def _read_crop(config: Mapping[str, Json], where: str) -> dict[str, Json]:
     if isinstance(config["size"], Mapping):
         is_square = "shortest_edge" not in config["size"]
     else:
-        kind = str(config.get("image_processor_type") or config.get("feature_extractor_type"))
-        is_square = not kind.startswith(_SHORTEST_EDGE)
+        is_square = not _name_kind(config).startswith(_SHORTEST_EDGE)
     crop = None
     if config.get("do_center_crop") and config.get("crop_size") is not None:
         crop = _compute_fraction(_read_sides(config["crop_size"], where, "crop_size"), sides)

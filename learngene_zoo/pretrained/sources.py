@@ -45,8 +45,6 @@ from learngene_zoo.storage import (
     CONFIG,
     EXPORTED,
     INDEX,
-    MODULES,
-    POOLING,
     TOKENIZER_FILES,
     WEIGHTS,
     StateDict,
@@ -501,10 +499,7 @@ def _describe_text_model(
     spec = transformers_config.read_spec(config, where)
     spec = sentence_transformers.read_pooling(spec, config, read, where)
     spec = transformers_config.read_pad(spec, config, read)
-    is_of_sentences = read(POOLING) is not None
-    others = sentence_transformers.list_left_out_modules(
-        read(MODULES) if is_of_sentences else None, folder.name_of(MODULES)
-    )
+    others = sentence_transformers.list_left_out_parts(read, where)
     return _Description(
         spec=spec,
         images=lambda: {

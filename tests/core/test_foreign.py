@@ -138,11 +138,52 @@ def test_how_pictures_are_taken_is_read_or_refused(
     for text, words in (
         ({"resample": 9}, "resample is 9"),
         ({"rescale_factor": 0.5}, "rescale_factor"),
+        ({"crop_pct": 0.9}, "crop_pct is 0.9, which is not supported"),
         ({"do_flip_channel_order": True}, "do_flip_channel_order is True, which is not supported"),
         ({"size": {"height": 28, "width": 14}}, "one side of a square"),
     ):
         with pytest.raises(BadFile, match=words):
             view(**text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ({"image_processor_type": "ViTImageProcessor"}, ("squash", 1.0, "bilinear", 0.5)),
+        ({"feature_extractor_type": "DeiTFeatureExtractor"}, ("squash", 0.875, "bicubic", 0.5)),
+        (
+            {"image_processor_type": "BitImageProcessor", "size": {"shortest_edge": 256}},
+            ("center", 0.875, "bicubic", 0.48145466),
+        ),
+        (
+            {"image_processor_type": "CLIPImageProcessorFast", "do_center_crop": False},
+            ("center", 1.0, "bicubic", 0.48145466),
+        ),
+        (
+            {"image_processor_type": "SiglipImageProcessor", "resample": 2},
+            ("squash", 1.0, "bilinear", 0.5),
+        ),
+    ],
+)
+def test_absent_keys_have_the_defaults_of_the_processor(
+    text: dict[str, Any], expected: tuple[Any, ...]
+) -> None:
+    settings: Any = read_processor_settings(text, "FILE")
+    names = ("crop_mode", "crop_pct", "interpolation")
+    assert (*(settings[name] for name in names), settings["mean"][0]) == expected
+
+
+def test_the_defaults_are_those_of_transformers() -> None:
+    transformers = pytest.importorskip("transformers")
+    for kind in ("ViT", "DeiT", "CLIP", "Bit", "Siglip"):
+        processor = getattr(transformers, f"{kind}ImageProcessor")()
+        stated = {"image_processor_type": f"{kind}ImageProcessor"}
+        complete = {**json.loads(processor.to_json_string()), **stated}
+        ours: Any = read_processor_settings(stated, "FILE")
+        theirs: Any = read_processor_settings(complete, "FILE")
+        assert {**ours, "mean": 0, "std": 0} == {**theirs, "mean": 0, "std": 0}, kind
+        assert ours["mean"] == pytest.approx(theirs["mean"]), kind
+        assert ours["std"] == pytest.approx(theirs["std"]), kind
 
 
 @pytest.mark.parametrize("crop", [9, 112, 224])

@@ -194,3 +194,36 @@ def test_sentence_transformers_computes_our_features(
     if normalize:
         ours_ND = torch.nn.functional.normalize(ours_ND)
     torch.testing.assert_close(ours_ND, theirs_ND)
+
+
+def test_a_limit_of_the_tokenizer_counts_without_another(tmp_path: Path) -> None:
+    folder = write_encoder(tmp_path / "encoder")
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    for most, expected in ((8, 8), (1e30, None), (BERT.positions, None)):
+        settings["model_max_length"] = most
+        (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+        assert cast(BertSpec, open_ancestry(str(folder)).spec).max_tokens == expected
+    (folder / SENTENCE_CONFIG).write_text(json.dumps({"max_seq_length": 5}))
+    assert cast(BertSpec, open_ancestry(str(folder)).spec).max_tokens == 5
+
+
+def test_a_lower_case_that_the_tokenizer_does_not_have_is_refused(tmp_path: Path) -> None:
+    folder = write_encoder(tmp_path / "encoder")
+    (folder / SENTENCE_CONFIG).write_text(json.dumps({"do_lower_case": True}))
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    for normalizer in (None, {"type": "BertNormalizer", "lowercase": False}):
+        (folder / "tokenizer.json").write_text(json.dumps({**tokenizer, "normalizer": normalizer}))
+        with pytest.raises(
+            WrongCall, match=r"lower-cases texts .*, which the tokenizer .* does not"
+        ):
+            open_ancestry(str(folder))
+    lowering = {"type": "Sequence", "normalizers": [{"type": "Lowercase"}]}
+    (folder / "tokenizer.json").write_text(json.dumps({**tokenizer, "normalizer": lowering}))
+    open_ancestry(str(folder))
+
+
+def test_a_prompt_before_every_text_is_named(tmp_path: Path) -> None:
+    folder = write_encoder(tmp_path / "encoder")
+    prompts = {"prompts": {"query": "query: "}, "default_prompt_name": "query"}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+    assert "the prompt before every text: query" in open_ancestry(str(folder)).record.left_out

@@ -290,3 +290,26 @@ def test_a_fine_tuning_changes_the_image_size() -> None:
         lifecycle.finetune(model, task="digits", image_size=20, run=RUN)
     with pytest.raises(WrongCall, match="the model takes texts; leave it out"):
         lifecycle.finetune("ancestry-words", task="digits", image_size=32, run=RUN)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_classes": "abc"}, "num_classes is 'abc'; expected a whole number from 0 to"),
+        ({"num_classes": [3]}, "num_classes is"),
+        ({"num_classes": 10**9}, "num_classes is 1000000000"),
+        ({"input_size": [3, 0, 0]}, "input_size is"),
+        ({"input_size": [3, -4, -4]}, "input_size is"),
+    ],
+)
+def test_impossible_sizes_in_a_config_are_refused(
+    changes: dict[str, object], message: str, tmp_path: Path
+) -> None:
+    folder = write_timm_folder(tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    del config["num_classes"]
+    config["pretrained_cfg"] |= changes
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(BadFile) as caught:
+        timm_model.open_model(folder)
+    assert message in str(caught.value)

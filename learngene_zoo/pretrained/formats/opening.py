@@ -13,7 +13,7 @@ from pathlib import Path
 from learngene_zoo.artifacts.descendant import Descendant
 from learngene_zoo.artifacts.records import FORMAT, is_of_transformers, read_provenance
 from learngene_zoo.pretrained import from_open_clip
-from learngene_zoo.pretrained.formats.layout import TRANSFORMERS, Convertible
+from learngene_zoo.pretrained.formats.layout import OPEN_CLIP, TRANSFORMERS, Convertible
 from learngene_zoo.pretrained.sources import find_format
 from learngene_zoo.settings import Json, from_json, to_json
 from learngene_zoo.storage import CONFIG, read_json
@@ -108,5 +108,6 @@ def open_transformers_model(
         BadFile, WrongCall: as `open_ancestry` and `assemble_model` do.
     """
     model = open_source(source, offline=offline)
-    has_projection = find_format(source) == CLIP
+    # The head of a CLIP is its projection, also in open_clip's layout.
+    has_projection = find_format(source) in (CLIP, OPEN_CLIP)
     return assemble_model(model.without_head() if has_projection else model, folder)
