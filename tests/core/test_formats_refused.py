@@ -24,6 +24,7 @@ from learngene_zoo.pretrained.ancestry import open_ancestry
 from learngene_zoo.pretrained.formats.layout import split_format
 from learngene_zoo.pretrained.formats.preprocessing import describe_crop
 from learngene_zoo.pretrained.sources import find_format
+from learngene_zoo.pretrained.timm_model import open_model
 
 SPEC = ViTSpec(layers=2, width=32, heads=4, classes=0, image_size=32, patch_size=8, mlp_ratio=2)
 EVA = EvaSpec(layers=2, width=32, heads=4, classes=0, image_size=32, patch_size=8)
@@ -85,6 +86,12 @@ def test_a_siglip_whose_head_has_several_labels_at_once_is_read_without_it(tmp_p
     assert any("'multi_label_classification'" in part for part in ancestry.record.left_out)
     with pytest.raises(WrongCall, match=r"does not choose one of several.*--no-head$"):
         lg.convert(tmp_path / "siglip", tmp_path / "out", format="transformers")
+    # A descendant has a head that it chooses classes with.
+    gene = lg.extract("first_k", ancestry=str(tmp_path / "siglip"))
+    small = lg.expand(gene, layers=1, classes=3)
+    lg.convert(small, tmp_path / "small", format="transformers:siglip")
+    lg.convert(tmp_path / "small", tmp_path / "back", format="timm")
+    assert open_model(tmp_path / "back").classes == 3
 
 
 def test_padded_pictures_are_refused_and_other_crops_named(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ and models of these packages that nobody here has written.
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +133,12 @@ def test_of_two_towers_of_transformers_that_of_images_is_read(kind: str, tmp_pat
     assert result.format == f"transformers:{kind.lower()}"
     assert result.difference is not None
     assert result.difference < 1e-5
+    if kind == "CLIP":  # beside open_clip's layout, as in published repositories
+        lg.convert(tmp_path / "whole", tmp_path / "open", format="open_clip")
+        shutil.copy(tmp_path / "whole" / "config.json", tmp_path / "open")
+        assert find_format(str(tmp_path / "open")) == "open_clip"
+        assert open_ancestry(str(tmp_path / "open")).spec.classes == 24
+        assert open_model(tmp_path / "open").classes == 0
 
 
 def test_a_classifier_of_clip_is_read_without_its_head(tmp_path: Path) -> None:

@@ -108,6 +108,8 @@ def open_transformers_model(
         BadFile, WrongCall: as `open_ancestry` and `assemble_model` do.
     """
     model = open_source(source, offline=offline)
-    # The head of a CLIP is its projection, also in open_clip's layout.
-    has_projection = find_format(source) in (CLIP, OPEN_CLIP)
+    # The head of a CLIP is its projection; in open_clip's layout, a head with names of classes is
+    # one that `convert` wrote.
+    format = find_format(source)
+    has_projection = format == CLIP or (format == OPEN_CLIP and not model.class_names)
     return assemble_model(model.without_head() if has_projection else model, folder)
