@@ -20,7 +20,7 @@ from learngene_zoo.pretrained.formats.layout import FORMATS, TIMM, split_format
 from learngene_zoo.pretrained.sources import check_source, find_format, split_source
 from learngene_zoo.pretrained.timm_model import TimmModel, is_timm_source
 from learngene_zoo.runs.progress import print_note
-from learngene_zoo.runs.run import Run
+from learngene_zoo.runs.run import Run, parse_run
 from learngene_zoo.settings import to_json
 from learngene_zoo.storage import CONFIG, read_json, write_json, write_tensors
 
@@ -89,7 +89,7 @@ def convert(
         TrainingFailed: if the outputs differ by more than rounding.
         Refused: if `out` is the model's folder, or exists and `force` is not set.
     """
-    run = run or make_run()
+    run = parse_run(run, make_run)
     claim(Path(out), force)
     if format is not None:
         split_format(format)

@@ -34,7 +34,7 @@ from learngene_zoo.method.contract import Expander
 from learngene_zoo.method.installed import METHODS, find_method, report_failure
 from learngene_zoo.method.sizes import Budget, Target, parse_sizes
 from learngene_zoo.runs.progress import say
-from learngene_zoo.runs.run import Run, is_first
+from learngene_zoo.runs.run import Run, is_first, parse_run
 from learngene_zoo.settings import to_json, with_settings
 from learngene_zoo.tasks.catalogue import find_entry, locate_own_data, open_task
 from learngene_zoo.tasks.task import Entry, check_kind
@@ -79,7 +79,7 @@ def expand(
             those of a model of this size.
         MethodFailed: for any other error in the code of the method.
     """
-    run = run or Run()
+    run = parse_run(run)
     if control is not None and control not in CONTROLS:
         raise refuse_unknown("control", control, CONTROLS)
     if out is not None:

@@ -37,7 +37,7 @@ from learngene_zoo.pretrained.sources import check_source
 from learngene_zoo.pretrained.timm_model import open_model
 from learngene_zoo.runs.folder import check_start, locate_run, produce
 from learngene_zoo.runs.progress import print_note
-from learngene_zoo.runs.run import Run
+from learngene_zoo.runs.run import Run, parse_run
 from learngene_zoo.settings import (
     Json,
     Recipe,
@@ -103,7 +103,7 @@ def heal(
         BadFile: for a recorded ancestry model that is not the same any more.
         BadData: for fewer than 20 images.
     """
-    run, task = run or make_run(), parse_task(task)
+    run, task = parse_run(run, make_run), parse_task(task)
     images = parse_reference("images", images, TASKS)
     check_start(out, run, force)
     from learngene_zoo.artifacts.descendant import load_descendant

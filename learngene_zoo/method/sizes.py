@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -20,6 +21,7 @@ from learngene_zoo.settings import (
     Bounds,
     Json,
     check_bounds,
+    convert_scalar,
     list_settings,
     merge_synonyms,
     with_settings,
@@ -141,8 +143,7 @@ def parse_sizes(
     if "task" in rest:
         rest["task"] = parse_task(rest["task"])
     rest = {
-        name: _parse_number(name, value) if name in _KINDS else value
-        for name, value in rest.items()
+        name: _parse_number(name, value) if name in AXES else value for name, value in rest.items()
     }
     named, bounds = (
         {f.name: rest.pop(f.name) for f in fields(kind) if f.name in rest}
@@ -166,7 +167,7 @@ def parse_budget(budget: Budget, bounds: Mapping[str, Any]) -> Budget:
         if name not in names:
             raise refuse_unknown("bound", name, names)
     given = {name: value for name, value in bounds.items() if value is not None}
-    return replace(budget, **{name: _parse_number(name, value) for name, value in given.items()})
+    return replace(budget, **given)
 
 
 def _parse_number(name: str, value: Any) -> Any:
@@ -174,16 +175,12 @@ def _parse_number(name: str, value: Any) -> Any:
 
     Raises `WrongCall`.
     """
-    kind = _KINDS[name]
+    value, kind = convert_scalar(value), _KINDS[name]
     if isinstance(value, str):
         if name in _BOUNDS:
             return parse_count(value) if kind is int else parse_seconds(value)
         value = float(value) if _DECIMAL.fullmatch(value) else value
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, Real)  # also those of NumPy
-        or (kind is int and value % 1 != 0)
-    ):
+    if isinstance(value, bool) or not isinstance(value, Real) or (kind is int and value % 1 != 0):
         expected = "a whole number" if kind is int else "a number"
         if name in _BOUNDS:
             expected += f", or a text such as {'5M' if kind is int else '15ms'!r}"
@@ -195,12 +192,22 @@ def _parse_number(name: str, value: Any) -> Any:
 class Budget:
     """Upper bounds: parameters of the built model, FLOPs of one image, seconds for a batch of one.
 
-    None: no bound.
+    They are numbers, or text as on the command line ("20M", "15ms"). None: no bound. Raises
+    `WrongCall` for a bound that is not a finite number above 0.
     """
 
     max_params: int | None = None
     max_flops: int | None = None
     max_latency: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in _BOUNDS:
+            if (value := getattr(self, name)) is None:
+                continue
+            bound = _parse_number(name, value)
+            if not 0 < bound < math.inf:
+                raise WrongCall(f"{name} is {value!r:.40}; expected a finite number above 0")
+            object.__setattr__(self, name, bound)
 
     def __bool__(self) -> bool:
         return any(

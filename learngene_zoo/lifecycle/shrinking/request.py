@@ -11,7 +11,7 @@ from learngene_zoo.artifacts.own_data import name_option
 from learngene_zoo.artifacts.records import is_own_data
 from learngene_zoo.errors import BadData, WrongCall, ZooError, refuse_unknown
 from learngene_zoo.families.family import Cost, count_cost
-from learngene_zoo.families.spec import Spec
+from learngene_zoo.families.spec import Spec, parse_image_size
 from learngene_zoo.families.text_spec import TextSpec
 from learngene_zoo.lifecycle.extraction import suggest_check
 from learngene_zoo.lifecycle.finetuning import FinetuneConfig
@@ -91,7 +91,7 @@ class ShrinkConfig:
         """Return a budget whose bound on parameters includes `max_megabytes`."""
         if self.max_megabytes is None:
             return budget
-        params = int(1e6 * self.max_megabytes / BYTES_PER_PARAMETER)
+        params = max(1, int(1e6 * self.max_megabytes / BYTES_PER_PARAMETER))
         return replace(budget, max_params=min(params, budget.max_params or params))
 
     def describe_megabytes(self, size: Cost) -> str:
@@ -233,7 +233,7 @@ def open_request(
     """
     from learngene_zoo.pretrained.ancestry import read_ancestry_spec
 
-    bounds = config.tighten(budget)
+    image_size, bounds = parse_image_size(image_size), config.tighten(budget)
     _check_bounds_given(bounds, config)
     is_text = takes_texts(source, run)
     _check_data_given(config, task, images, tuning, "text" if is_text else "image")
