@@ -522,6 +522,16 @@ def _decode_leaf(hint: Any, data: Json, where: str, show: Callable[[Any], str] =
     return data
 
 
+def check_whole(name: str, value: Any, least: int = 1) -> int:
+    """Return a whole number. Raises `WrongCall` for another value, and for one below `least`."""
+    number = convert_scalar(value)
+    if type(number) is not int:
+        raise WrongCall(f"{name} is {value!r:.40}; expected a whole number")
+    if number < least:
+        raise WrongCall(f"{name} is {number}; expected at least {least}")
+    return number
+
+
 def fingerprint(data: Json) -> str:
     """Return a hash of JSON data as 16 hexadecimal digits; equal data have equal fingerprints."""
     text = json.dumps(to_json(data), sort_keys=True, separators=(",", ":"))

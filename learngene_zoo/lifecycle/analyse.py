@@ -33,9 +33,9 @@ from learngene_zoo.method.sizes import Budget, Member, Target, parse_budget
 from learngene_zoo.pretrained.timm_model import open_model
 from learngene_zoo.runs.progress import report_activity
 from learngene_zoo.runs.run import Run, parse_run
-from learngene_zoo.settings import Json, convert_scalar, to_json, with_settings
+from learngene_zoo.settings import Json, check_whole, convert_scalar, to_json, with_settings
 from learngene_zoo.tasks.catalogue import open_task
-from learngene_zoo.tasks.task import check_kind, name_kind
+from learngene_zoo.tasks.task import SPLITS, check_kind, name_kind
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -77,6 +77,7 @@ def compare(
     from learngene_zoo.lifecycle.comparison import compare as compare_models
 
     run, task = parse_run(run, make_run), parse_task(task)
+    check_choice("split", split, SPLITS)
     first_model, second_model = (
         open_model(model, offline=run.offline) for model in (first, second)
     )
@@ -251,15 +252,27 @@ def _check_inputs(inputs: Any, is_text: bool) -> list[Any]:
     from PIL.Image import Image
 
     listed = list(inputs) if isinstance(inputs, Iterable) else [inputs]
-    kinds: tuple[type, ...] = (str, tuple) if is_text else (str, os.PathLike, Image)
-    expected = "texts or pairs of texts"
-    if not is_text:
-        expected = "paths of images, or images of Pillow (Image.fromarray makes one of an array)"
+    if is_text:
+        return [_check_text(value) for value in listed]
     for value in listed:
-        if not isinstance(value, kinds):
-            name = type(value).__name__
-            raise WrongCall(f"images has a value of type {name}; expected {expected}")
+        if not isinstance(value, (str, os.PathLike, Image)):
+            raise WrongCall(
+                f"images has a value of type {type(value).__name__}; expected paths of images, or "
+                "images of Pillow (Image.fromarray makes one of an array)"
+            )
     return listed
+
+
+def _check_text(value: Any) -> str | tuple[str, ...]:
+    """Return a text, or a pair of texts as a tuple. Raises `WrongCall` for any other value."""
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, (tuple, list)):
+        name = type(value).__name__
+        raise WrongCall(f"images has a value of type {name}; expected texts or pairs of texts")
+    if len(value) != 2 or not all(isinstance(part, str) for part in value):
+        raise WrongCall(f"images has the value {value!r:.60}; expected a text or a pair of texts")
+    return tuple(value)
 
 
 def _list_paths(word: str | Path | Image) -> Sequence[str | Path | Image]:
@@ -322,9 +335,9 @@ def recommend(
         raise WrongCall(
             "recommend does not measure latency; leave out max_latency, or use it with expand"
         )
-    if sizes < 1:
-        raise WrongCall(f"sizes is {sizes}; expected at least 1")
-    if isinstance(learngenes, (str, Path, Learngene)):
+    sizes = check_whole("sizes", sizes)
+    images = None if images is None else check_whole("images", images)
+    if isinstance(learngenes, (str, Path, Learngene)) or not isinstance(learngenes, Iterable):
         learngenes = [learngenes]
     listed = [*learngenes] or shelf.list_learngenes()
     sources = [shelf.find_with_config(named, run.offline)[0] for named in listed]

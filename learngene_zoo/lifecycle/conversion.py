@@ -9,10 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 from learngene_zoo.artifacts.arguments import refuse_unknown_arguments
 from learngene_zoo.artifacts.own_data import find_origin, name_option, open_for_artifact
-from learngene_zoo.artifacts.records import AncestryRecord, is_of_transformers, read_provenance
+from learngene_zoo.artifacts.records import (
+    SOURCES,
+    AncestryRecord,
+    check_model,
+    is_of_transformers,
+    parse_reference,
+    parse_task,
+    read_provenance,
+)
 from learngene_zoo.artifacts.shelf import find
 from learngene_zoo.atomic import check_apart, claim, new_folder
-from learngene_zoo.errors import WrongCall
+from learngene_zoo.errors import WrongCall, check_type
 from learngene_zoo.families.text_spec import TextSpec
 from learngene_zoo.families.transformers_config import OTHER_HEAD
 from learngene_zoo.lifecycle.opening import make_run, warn_of_random_head
@@ -89,15 +97,18 @@ def convert(
         TrainingFailed: if the outputs differ by more than rounding.
         Refused: if `out` is the model's folder, or exists and `force` is not set.
     """
-    run = parse_run(run, make_run)
+    run, images = parse_run(run, make_run), parse_task(images, "images")
+    check_model("model", model)
     claim(Path(out), force)
     if format is not None:
+        check_type("format", format, str)
         split_format(format)
     if images is not None and not keep_interface:
         raise WrongCall(
             f"the images {images!r:.60} are used only to compare tokens; add --keep-interface"
         )
     if ancestry is not None:
+        ancestry = parse_reference("ancestry", ancestry, SOURCES)
         check_source(ancestry)
     folder = model if isinstance(model, (str, Path)) else model.folder
     check_apart(out, *(Path(source) for source in (folder, ancestry) if source is not None))

@@ -20,7 +20,7 @@ from learngene_zoo.artifacts.records import (
     list_versions,
 )
 from learngene_zoo.atomic import check_apart, claim, digest_of
-from learngene_zoo.errors import WrongCall, refuse_unknown
+from learngene_zoo.errors import WrongCall, check_choice, check_type
 from learngene_zoo.families.text_spec import TextSpec
 from learngene_zoo.method.checks import (
     check_axes,
@@ -41,6 +41,9 @@ from learngene_zoo.tasks.task import Entry, check_kind
 
 if TYPE_CHECKING:
     from learngene_zoo.artifacts.descendant import Descendant
+
+# Of `expand`, for the error about an unknown one.
+ARGUMENTS = ("target", "budget", "expander", "control", "out", "run", "force")
 
 
 def expand(
@@ -80,14 +83,17 @@ def expand(
         MethodFailed: for any other error in the code of the method.
     """
     run = parse_run(run)
-    if control is not None and control not in CONTROLS:
-        raise refuse_unknown("control", control, CONTROLS)
+    check_type("expander", expander, Expander, optional=True)
+    if control is not None:
+        check_choice("control", control, CONTROLS)
     if out is not None:
         claim(Path(out), force or run.resume)
     source, config = shelf.find_with_config(learngene, run.offline)
     folder = source if isinstance(source, Path) else source.folder
     default = expander or find_method(config, folder or "it").expander
-    target, budget, configured = parse_sizes(target or Target(), budget or Budget(), default, sizes)
+    target, budget, configured = parse_sizes(
+        target or Target(), budget or Budget(), default, sizes, ARGUMENTS
+    )
     # Refuses impossible sizes before torch is imported, which opening the tensors does.
     config.spec.with_(image_size=target.image_size)  # raises if patches do not tile it
     check_axes(configured, config.spec, target)

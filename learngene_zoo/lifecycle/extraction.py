@@ -21,9 +21,9 @@ from learngene_zoo.artifacts.records import (
     parse_references,
 )
 from learngene_zoo.atomic import check_apart
-from learngene_zoo.errors import BadData, WrongCall
-from learngene_zoo.lifecycle.training_warnings import warn
+from learngene_zoo.errors import BadData, WrongCall, check_type
 from learngene_zoo.families.spec import parse_image_size
+from learngene_zoo.lifecycle.training_warnings import warn
 from learngene_zoo.method.checks import check_layer_decay, check_learngene, check_returned
 from learngene_zoo.method.contract import Extractor, Method
 from learngene_zoo.method.installed import METHODS, check_family, report_failure
@@ -98,6 +98,7 @@ def extract(
         MethodFailed: for any other error in the code of the method.
     """
     run = parse_run(run)
+    check_type("extractor", extractor, Extractor, optional=True)
     method = METHODS.load(name)
     named, given, image_size = _merge_arguments(ancestries, tasks, image_size, settings)
     chosen = extractor or method.preset(preset)

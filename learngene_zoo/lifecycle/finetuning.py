@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from learngene_zoo.artifacts.own_data import remember
 from learngene_zoo.artifacts.records import parse_task
-from learngene_zoo.errors import WrongCall, refuse_unknown
+from learngene_zoo.errors import WrongCall, check_type, refuse_unknown
 from learngene_zoo.lifecycle.opening import (
     find_origins,
     make_run,
@@ -167,6 +167,8 @@ def finetune(
             take.
     """
     run, task = parse_run(run, make_run), parse_task(task)
+    check_type("tuning", tuning, FinetuneConfig)
+    check_type("recipe", recipe, Recipe, optional=True)
     check_start(out, run, force)
     from learngene_zoo.runs.progress import check_tracker
     from learngene_zoo.tasks.catalogue import say_notes
@@ -482,7 +484,7 @@ def _set_named(
 
     Raises `WrongCall` for an unknown name or a wrong value.
     """
-    check_setting_names(settings, (recipe, tuning))
+    check_setting_names(settings, (recipe, tuning), ["run"])
     automatic = {name: AUTO for name in AUTO_SETTINGS if settings.get(name) == AUTO}
     tuning_names = {setting.name for setting in list_settings(tuning)}
     tuning_settings = {name: value for name, value in settings.items() if name in tuning_names}

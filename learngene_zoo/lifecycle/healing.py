@@ -23,7 +23,7 @@ from learngene_zoo.artifacts.records import (
     parse_task,
     read_provenance,
 )
-from learngene_zoo.errors import WrongCall
+from learngene_zoo.errors import WrongCall, check_type
 from learngene_zoo.lifecycle.healing_rounds.building import (
     BLOCK_RECORDS,
     build_in_rounds,
@@ -105,6 +105,8 @@ def heal(
     """
     run, task = parse_run(run, make_run), parse_task(task)
     images = parse_reference("images", images, TASKS)
+    check_type("healing", healing, HealConfig)
+    check_type("recipe", recipe, Recipe, optional=True)
     check_start(out, run, force)
     from learngene_zoo.artifacts.descendant import load_descendant
     from learngene_zoo.runs.progress import check_tracker
@@ -343,7 +345,7 @@ def configure(
 
     Raises `WrongCall` for a setting that does not exist, and for one that needs labels.
     """
-    check_setting_names(settings, (recipe, healing))
+    check_setting_names(settings, (recipe, healing), ["run"])
     names = {setting.name for setting in list_settings(healing)}
     healing = with_settings(healing, {key: settings[key] for key in settings if key in names})
     recipe = with_settings(recipe, {key: settings[key] for key in settings if key not in names})

@@ -13,7 +13,7 @@ from learngene_zoo.artifacts.arguments import refuse_unknown_arguments
 from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.artifacts.records import SOURCES, LearngeneConfig, parse_references
 from learngene_zoo.atomic import check_file, new_file
-from learngene_zoo.errors import WrongCall, check_choice, find_nearest, refuse_unknown
+from learngene_zoo.errors import WrongCall, check_choice, check_type, find_nearest, refuse_unknown
 from learngene_zoo.families.family import Convention
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.lifecycle.expansion import adopt_purpose
@@ -77,6 +77,8 @@ def plan(
             common; if none has the sizes of `target`, or fits the budget.
     """
     check_choice("convention", convention, get_args(Convention))
+    check_type("extractor", extractor, Extractor, optional=True)
+    check_type("expander", expander, Expander, optional=True)
     given = {word: settings.pop(word) for word in SYNONYMS if word in settings}
     sources = merge_synonyms({"ancestries": ancestries or None, **given}, SYNONYMS)
     is_method = isinstance(name, str) and name in METHODS.references()

@@ -16,7 +16,7 @@ from learngene_zoo.artifacts.records import (
     parse_task,
 )
 from learngene_zoo.atomic import check_file
-from learngene_zoo.errors import BadFile, WrongCall, ZooError, check_choice
+from learngene_zoo.errors import BadFile, WrongCall, ZooError, check_choice, check_type
 from learngene_zoo.families.picture_spec import require_pictures
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.families.text_format import TextFormat
@@ -36,7 +36,7 @@ from learngene_zoo.runs.run import Run, parse_run
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import Recipe, to_json
 from learngene_zoo.tasks.catalogue import SOURCE_TASK, locate_task, open_task, say_notes
-from learngene_zoo.tasks.task import check_inputs, stamp_tasks
+from learngene_zoo.tasks.task import SPLITS, check_inputs, stamp_tasks
 from learngene_zoo.text import quote_word
 
 if TYPE_CHECKING:
@@ -77,6 +77,8 @@ def train(
         TrainingFailed: if the loss is still near that of guessing after a tenth of the steps.
     """
     run, task = parse_run(run, make_run), parse_reference("task", task, TASKS)
+    check_type("spec", spec, Spec)
+    check_type("recipe", recipe, Recipe)
     check_choice("initialisation", init, ("timm", "fan_in"))
     check_start(out, run, force)
     require_pictures(spec).check_tiled()
@@ -151,6 +153,7 @@ def evaluate(
     from learngene_zoo.training.original import evaluate_originals
 
     run, task = parse_run(run, make_run), parse_task(task)
+    check_choice("split", split, SPLITS)
     check_choice("resolution", resolution, ("resized", "original"))
     opened = open_answering(model, run)
     data = open_task_for(opened, task, "evaluate", run)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from numbers import Real
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from learngene_zoo.artifacts.records import parse_task
-from learngene_zoo.errors import WrongCall, refuse_unknown
+from learngene_zoo.errors import WrongCall, check_type, refuse_unknown
 from learngene_zoo.families.family import Convention, Cost, count_cost
 from learngene_zoo.families.spec import (
     LIMITS,
@@ -131,14 +131,20 @@ SYNONYMS = {timm: ours for ours, timm in TIMM_NAMES.items() if ours in AXES}
 
 
 def parse_sizes(
-    target: Target, budget: Budget, expander: E, sizes: Mapping[str, Any]
+    target: Target,
+    budget: Budget,
+    expander: E,
+    sizes: Mapping[str, Any],
+    arguments: Iterable[str] = (),
 ) -> tuple[Target, Budget, E]:
     """Return target, budget and expander with sizes and settings given by name.
 
     The names are ours or timm's, the values numbers or text. Raises `WrongCall` for an unknown
     name, with the nearest known one, for two names of one size, and for a value that is not a
-    number.
+    number. A suggestion may be one of the arguments.
     """
+    check_type("target", target, Target)
+    check_type("budget", budget, Budget)
     rest = merge_synonyms(sizes, SYNONYMS)
     if "task" in rest:
         rest["task"] = parse_task(rest["task"])
@@ -152,7 +158,7 @@ def parse_sizes(
     settings = [setting.name for setting in list_settings(expander)]
     for name in rest:
         if name not in settings:
-            raise refuse_unknown("size or setting", name, SIZES.union(settings))
+            raise refuse_unknown("size or setting", name, SIZES.union(settings, arguments))
     return replace(target, **named), replace(budget, **bounds), with_settings(expander, rest)
 
 
@@ -162,6 +168,7 @@ def parse_budget(budget: Budget, bounds: Mapping[str, Any]) -> Budget:
     Raises `WrongCall` for an unknown name, with the nearest known one, and for a value that is not
     a number.
     """
+    check_type("budget", budget, Budget)
     names = [f.name for f in fields(Budget)]
     for name in bounds:
         if name not in names:

@@ -19,7 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from learngene_zoo.errors import Unavailable, WrongCall, check_choice, refuse_unknown
+from learngene_zoo.errors import Unavailable, WrongCall, check_choice, check_type, refuse_unknown
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import Bounds, check_bounds
 
@@ -112,11 +112,7 @@ def parse_run(run: Run | None, make_default: Callable[[], Run] = Run) -> Run:
     """Return the run of a call, by default a new one. Raises `WrongCall` for any other object."""
     if run is None:
         return make_default()
-    if not isinstance(run, Run):
-        raise WrongCall(
-            f"run is of type {type(run).__name__}; expected a Run, such as Run(seed=1) of "
-            "learngene_zoo"
-        )
+    check_type("run", run, Run)
     return run
 
 

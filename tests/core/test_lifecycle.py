@@ -136,6 +136,43 @@ CHOICES: dict[str, Callable[[lg.Descendant], Any]] = {
     "recommend does not measure latency": lambda model: lg.recommend(
         "digits", ["first_k"], max_latency="1us"
     ),
+    "sizes is '1'; expected a whole number": lambda model: lg.recommend(
+        "digits", ["first_k"], sizes="1"
+    ),
+    "learngene is of type NoneType; expected": lambda model: lg.recommend("digits", None),
+    "no split named 'None'": lambda model: lg.evaluate(model, "digits", split=None),
+    """no split named "['test']\"""": lambda model: lg.evaluate(model, "digits", split=["test"]),
+    "no split named 'valid'; did you mean validation": lambda model: lg.compare(
+        model, model, split="valid"
+    ),
+    "top is '3'; expected a whole number": lambda model: lg.predict(model, [], top="3"),
+    "tuning is of type NoneType; expected one of the class FinetuneConfig": lambda model: (
+        lg.finetune(model, tuning=None)
+    ),
+    "healing is of type NoneType; expected one of the class HealConfig": lambda model: lg.heal(
+        model, "digits", healing=None
+    ),
+    "no format named 'None'; did you mean none": lambda model: lg.shrink(
+        task="digits", max_params="100K", export=None
+    ),
+    "extractor is of type str; expected one of the class Extractor": lambda model: lg.extract(
+        "first_k", extractor="mini"
+    ),
+    "target is of type dict; expected one of the class Target": lambda model: lg.expand(
+        "lsamd-mini", target={"layers": 3}
+    ),
+    "no fit named 'foo'; known: crop, pad, stretch": lambda model: model.with_fit("foo"),
+    "model is of type NoneType; expected": lambda model: lg.convert(None, "x"),
+    "model is of type Identity; expected": lambda model: lg.convert(torch.nn.Identity(), "x"),
+    "model is of type Learngene; expected": lambda model: lg.convert(learngene(), "x"),
+    "ancestry is of type int; expected": lambda model: lg.convert(model, "x", ancestry=3),
+    "nowhere": lambda model: lg.convert(model, "x", ancestry=Path("nowhere")),
+    "None is not the name of a Hub repository": lambda model: lg.fetch(None),
+    "is not the name of a Hub repository": lambda model: lg.fetch(Path("a/b")),
+    "no argument named 'license'; did you mean licence": lambda model: lg.publish(
+        "folder", "a/b", license="mit"
+    ),
+    "folder is of type Learngene; expected the path": lambda model: lg.publish(learngene(), "a/b"),
     "sizes is 0; expected at least 1": lambda model: lg.recommend("digits", ["first_k"], sizes=0),
 }
 
@@ -174,7 +211,7 @@ def test_a_probe_takes_a_model_at_another_image_size(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("model", [None, 3, learngene(), torch.nn.Identity()])
 def test_a_probe_refuses_what_is_no_model(model: Any) -> None:
-    with pytest.raises(WrongCall, match="model is of type .*; expected"):
+    with pytest.raises(WrongCall, match=r"model is of type .*; expected"):
         lifecycle.probe(model, task="digits")
 
 

@@ -200,7 +200,7 @@ def test_a_run_converts_values_of_the_same_meaning():
 @pytest.mark.parametrize("run", [{"seed": 1}, {}, 0, "cpu"])
 def test_functions_refuse_a_run_of_another_type(run):
     for call in (lg.expand, lg.evaluate, lg.finetune, lg.shrink, partial(lg.predict, images=[])):
-        with pytest.raises(WrongCall, match=r"run is of type .*; expected a Run"):
+        with pytest.raises(WrongCall, match=r"run is of type .*; expected one of the class Run"):
             call("closed_form-mini", run=run)
 
 

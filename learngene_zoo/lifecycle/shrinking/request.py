@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from learngene_zoo.artifacts.own_data import name_option
 from learngene_zoo.artifacts.records import is_own_data
-from learngene_zoo.errors import BadData, WrongCall, ZooError, refuse_unknown
+from learngene_zoo.errors import (
+    BadData,
+    WrongCall,
+    ZooError,
+    check_choice,
+    check_type,
+    refuse_unknown,
+)
 from learngene_zoo.families.family import Cost, count_cost
 from learngene_zoo.families.spec import Spec, parse_image_size
 from learngene_zoo.families.text_spec import TextSpec
@@ -139,6 +146,8 @@ def split_settings(
 
     Raises `WrongCall` for an unknown name or a wrong value.
     """
+    check_type("config", config, ShrinkConfig)
+    check_type("budget", budget, Budget)
     names = {
         setting.name for part in (FINETUNE, FinetuneConfig()) for setting in list_settings(part)
     }
@@ -150,7 +159,7 @@ def split_settings(
     }
     for name in rest:
         if name not in known:
-            raise refuse_unknown("setting", name, known)
+            raise refuse_unknown("setting", name, known.union({"run"}))
     _, budget, config = parse_sizes(Target(), budget, config, rest)
     recipe_names = {setting.name for setting in list_settings(FINETUNE)}
     plain = {name: value for name, value in tuning.items() if value != "auto"}
@@ -178,8 +187,7 @@ def choose_export(export: str) -> ExportFormat:
     Raises `WrongCall` for an unknown format.
     """
     formats = get_args(ExportFormat)
-    if export not in ("auto", *formats):
-        raise refuse_unknown("format", export, ("auto", *formats))
+    check_choice("format", export, ("auto", *formats))
     if export in formats:
         chosen: ExportFormat = export  # type: ignore[assignment]
         return chosen
