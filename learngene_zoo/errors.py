@@ -265,15 +265,6 @@ def check_choice(kind: str, value: Any, choices: Iterable[Any]) -> None:
         raise refuse_unknown(kind, str(value), map(str, known))
 
 
-def check_type(argument: str, value: Any, kind: type, *, optional: bool = False) -> None:
-    """Raise `WrongCall` for an argument that is no `kind`, and for None unless it is optional."""
-    if not (isinstance(value, kind) or (optional and value is None)):
-        raise WrongCall(
-            f"{argument} is of type {type(value).__name__}; expected one of the class "
-            f"{kind.__name__}"
-        )
-
-
 def _list_similar(got: str, names: Iterable[str]) -> str:
     """Return the beginning of a hint, with the names that share many letters with `got`."""
     from difflib import get_close_matches

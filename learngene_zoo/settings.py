@@ -522,6 +522,15 @@ def _decode_leaf(hint: Any, data: Json, where: str, show: Callable[[Any], str] =
     return data
 
 
+def check_type(argument: str, value: Any, kind: type, *, optional: bool = False) -> None:
+    """Raise `WrongCall` for an argument that is no `kind`, and for None unless it is optional."""
+    if not (isinstance(value, kind) or (optional and value is None)):
+        raise WrongCall(
+            f"{argument} is of type {type(value).__name__}; expected one of the class "
+            f"{kind.__name__}"
+        )
+
+
 def check_whole(name: str, value: Any, least: int = 1) -> int:
     """Return a whole number. Raises `WrongCall` for another value, and for one below `least`."""
     number = convert_scalar(value)

@@ -20,7 +20,7 @@ from learngene_zoo.artifacts.records import (
 )
 from learngene_zoo.artifacts.shelf import find
 from learngene_zoo.atomic import check_apart, claim, new_folder
-from learngene_zoo.errors import WrongCall, check_type
+from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.text_spec import TextSpec
 from learngene_zoo.families.transformers_config import OTHER_HEAD
 from learngene_zoo.lifecycle.opening import make_run, warn_of_random_head
@@ -29,7 +29,7 @@ from learngene_zoo.pretrained.sources import check_source, find_format, split_so
 from learngene_zoo.pretrained.timm_model import TimmModel, is_timm_source
 from learngene_zoo.runs.progress import print_note
 from learngene_zoo.runs.run import Run, parse_run
-from learngene_zoo.settings import to_json
+from learngene_zoo.settings import check_type, to_json
 from learngene_zoo.storage import CONFIG, read_json, write_json, write_tensors
 
 if TYPE_CHECKING:
@@ -107,9 +107,7 @@ def convert(
         raise WrongCall(
             f"the images {images!r:.60} are used only to compare tokens; add --keep-interface"
         )
-    if ancestry is not None:
-        ancestry = parse_reference("ancestry", ancestry, SOURCES)
-        check_source(ancestry)
+    ancestry = _parse_source(ancestry)
     folder = model if isinstance(model, (str, Path)) else model.folder
     check_apart(out, *(Path(source) for source in (folder, ancestry) if source is not None))
     opened, descendant = open_convertible(model, run)
@@ -147,6 +145,15 @@ def convert(
         left_out=left_out,
         agreement=agreement,
     )
+
+
+def _parse_source(ancestry: Any) -> str | None:
+    """Return the source of an ancestry model, or None. Raises `WrongCall` if it cannot be one."""
+    if ancestry is None:
+        return None
+    source = parse_reference("ancestry", ancestry, SOURCES)
+    check_source(source)
+    return source
 
 
 def _check_head(

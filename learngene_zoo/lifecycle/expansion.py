@@ -20,7 +20,7 @@ from learngene_zoo.artifacts.records import (
     list_versions,
 )
 from learngene_zoo.atomic import check_apart, claim, digest_of
-from learngene_zoo.errors import WrongCall, check_choice, check_type
+from learngene_zoo.errors import WrongCall, check_choice
 from learngene_zoo.families.text_spec import TextSpec
 from learngene_zoo.method.checks import (
     check_axes,
@@ -35,7 +35,7 @@ from learngene_zoo.method.installed import METHODS, find_method, report_failure
 from learngene_zoo.method.sizes import Budget, Target, parse_sizes
 from learngene_zoo.runs.progress import say
 from learngene_zoo.runs.run import Run, is_first, parse_run
-from learngene_zoo.settings import to_json, with_settings
+from learngene_zoo.settings import check_type, to_json, with_settings
 from learngene_zoo.tasks.catalogue import find_entry, locate_own_data, open_task
 from learngene_zoo.tasks.task import Entry, check_kind
 
@@ -95,10 +95,7 @@ def expand(
         target or Target(), budget or Budget(), default, sizes, ARGUMENTS
     )
     # Refuses impossible sizes before torch is imported, which opening the tensors does.
-    config.spec.with_(image_size=target.image_size)  # raises if patches do not tile it
-    check_axes(configured, config.spec, target)
-    with report_failure(config.method):
-        configured.check_target(config, target)
+    _check_sizes(config, configured, target)
     if out is not None:
         check_apart(out, folder)
     named = target.task
@@ -133,6 +130,14 @@ def expand(
         files={**gene.files, **descendant.files},
     )
     return remember(_write_descendant(descendant, out, run, force), origins, load_descendant, out)
+
+
+def _check_sizes(config: LearngeneConfig, expander: Expander, target: Target) -> None:
+    """Raise `WrongCall` for sizes that a learngene cannot be expanded to."""
+    config.spec.with_(image_size=target.image_size)  # raises if patches do not tile it
+    check_axes(expander, config.spec, target)
+    with report_failure(config.method):
+        expander.check_target(config, target)
 
 
 def _choose_size(

@@ -21,7 +21,7 @@ from learngene_zoo.artifacts.records import (
     parse_references,
 )
 from learngene_zoo.atomic import check_apart
-from learngene_zoo.errors import BadData, WrongCall, check_type
+from learngene_zoo.errors import BadData, WrongCall
 from learngene_zoo.families.spec import parse_image_size
 from learngene_zoo.lifecycle.training_warnings import warn
 from learngene_zoo.method.checks import check_layer_decay, check_learngene, check_returned
@@ -35,6 +35,7 @@ from learngene_zoo.runs.run import Run, check_has_device, parse_run
 from learngene_zoo.settings import (
     Json,
     check_setting_names,
+    check_type,
     merge_synonyms,
     to_json,
     with_settings,
@@ -97,9 +98,8 @@ def extract(
         BadPlugin: for tensors that cannot be stored.
         MethodFailed: for any other error in the code of the method.
     """
-    run = parse_run(run)
+    run, method = parse_run(run), METHODS.load(name)
     check_type("extractor", extractor, Extractor, optional=True)
-    method = METHODS.load(name)
     named, given, image_size = _merge_arguments(ancestries, tasks, image_size, settings)
     chosen = extractor or method.preset(preset)
     check_setting_names(settings, [chosen], ARGUMENTS)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from learngene_zoo.artifacts.own_data import remember
 from learngene_zoo.artifacts.records import parse_task
-from learngene_zoo.errors import WrongCall, check_type, refuse_unknown
+from learngene_zoo.errors import WrongCall, refuse_unknown
 from learngene_zoo.lifecycle.opening import (
     find_origins,
     make_run,
@@ -40,6 +40,7 @@ from learngene_zoo.settings import (
     Recipe,
     check_bounds,
     check_setting_names,
+    check_type,
     list_settings,
     to_json,
     with_settings,
@@ -174,11 +175,10 @@ def finetune(
     from learngene_zoo.tasks.catalogue import say_notes
 
     check_tracker(run.tracker, run.folder if out is None else Path(out))
-    start = open_model(model, offline=run.offline)
+    start = resize_images(open_model(model, offline=run.offline), image_size)
     named = _find_preset(start, preset, recipe)
     # Unknown settings are refused before any data is opened.
     _, _, automatic = _set_named(named.recipe, tuning, settings)
-    start = resize_images(start, image_size)
     data = open_task_for(start, task, "finetune", run)
     has_rate = "lr" in settings or _has_rate(named, data, recipe, preset)
     defaults = _choose_defaults(start, data, named, recipe, preset, has_rate=has_rate)

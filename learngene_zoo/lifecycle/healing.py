@@ -23,7 +23,7 @@ from learngene_zoo.artifacts.records import (
     parse_task,
     read_provenance,
 )
-from learngene_zoo.errors import WrongCall, check_type
+from learngene_zoo.errors import WrongCall
 from learngene_zoo.lifecycle.healing_rounds.building import (
     BLOCK_RECORDS,
     build_in_rounds,
@@ -42,6 +42,7 @@ from learngene_zoo.settings import (
     Json,
     Recipe,
     check_setting_names,
+    check_type,
     list_settings,
     to_json,
     with_settings,

@@ -13,7 +13,7 @@ from learngene_zoo.artifacts.arguments import refuse_unknown_arguments
 from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.artifacts.records import SOURCES, LearngeneConfig, parse_references
 from learngene_zoo.atomic import check_file, new_file
-from learngene_zoo.errors import WrongCall, check_choice, check_type, find_nearest, refuse_unknown
+from learngene_zoo.errors import WrongCall, check_choice, find_nearest, refuse_unknown
 from learngene_zoo.families.family import Convention
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.lifecycle.expansion import adopt_purpose
@@ -23,6 +23,7 @@ from learngene_zoo.method.installed import METHODS, check_family, find_method, r
 from learngene_zoo.method.sizes import SIZES, Budget, Member, Target, parse_sizes
 from learngene_zoo.settings import (
     check_setting_names,
+    check_type,
     list_settings,
     merge_synonyms,
     with_settings,

@@ -16,7 +16,7 @@ from learngene_zoo.artifacts.records import (
     parse_task,
 )
 from learngene_zoo.atomic import check_file
-from learngene_zoo.errors import BadFile, WrongCall, ZooError, check_choice, check_type
+from learngene_zoo.errors import BadFile, WrongCall, ZooError, check_choice
 from learngene_zoo.families.picture_spec import require_pictures
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.families.text_format import TextFormat
@@ -34,7 +34,7 @@ from learngene_zoo.pretrained.timm_model import open_model
 from learngene_zoo.runs.folder import check_start, produce
 from learngene_zoo.runs.run import Run, parse_run
 from learngene_zoo.seeds import derive_seed
-from learngene_zoo.settings import Recipe, to_json
+from learngene_zoo.settings import Recipe, check_type, to_json
 from learngene_zoo.tasks.catalogue import SOURCE_TASK, locate_task, open_task, say_notes
 from learngene_zoo.tasks.task import SPLITS, check_inputs, stamp_tasks
 from learngene_zoo.text import quote_word

@@ -10,7 +10,7 @@ from numbers import Real
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from learngene_zoo.artifacts.records import parse_task
-from learngene_zoo.errors import WrongCall, check_type, refuse_unknown
+from learngene_zoo.errors import WrongCall, refuse_unknown
 from learngene_zoo.families.family import Convention, Cost, count_cost
 from learngene_zoo.families.spec import (
     LIMITS,
@@ -21,6 +21,7 @@ from learngene_zoo.settings import (
     Bounds,
     Json,
     check_bounds,
+    check_type,
     convert_scalar,
     list_settings,
     merge_synonyms,

@@ -19,9 +19,9 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from learngene_zoo.errors import Unavailable, WrongCall, check_choice, check_type, refuse_unknown
+from learngene_zoo.errors import Unavailable, WrongCall, refuse_unknown
 from learngene_zoo.seeds import derive_seed
-from learngene_zoo.settings import Bounds, check_bounds
+from learngene_zoo.settings import Bounds, check_bounds, check_type
 
 if TYPE_CHECKING:
     import torch
@@ -80,7 +80,8 @@ class Run:
     name: str = ""  # of the part; empty for the whole run
 
     def __post_init__(self) -> None:
-        check_choice("precision", self.precision, MIXED_PRECISION)
+        if self.precision not in tuple(MIXED_PRECISION):
+            raise refuse_unknown("precision", self.precision, MIXED_PRECISION)
         if self.device is not None:
             object.__setattr__(self, "device", str(self.device))  # also a torch.device
         check_bounds(self)

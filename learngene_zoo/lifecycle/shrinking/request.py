@@ -14,7 +14,6 @@ from learngene_zoo.errors import (
     WrongCall,
     ZooError,
     check_choice,
-    check_type,
     refuse_unknown,
 )
 from learngene_zoo.families.family import Cost, count_cost
@@ -28,7 +27,15 @@ from learngene_zoo.lifecycle.shrinking.candidates import Offers, list_offers
 from learngene_zoo.method.sizes import Budget, Target, parse_sizes
 from learngene_zoo.pretrained.sources import check_source
 from learngene_zoo.runs.progress import print_note
-from learngene_zoo.settings import Bounds, Json, check_bounds, list_settings, to_json, with_settings
+from learngene_zoo.settings import (
+    Bounds,
+    Json,
+    check_bounds,
+    check_type,
+    list_settings,
+    to_json,
+    with_settings,
+)
 from learngene_zoo.tasks.catalogue import find_entry, open_task
 from learngene_zoo.tasks.task import check_inputs, check_kind
 from learngene_zoo.text import format_count
