@@ -227,22 +227,23 @@ _LISTS = {
     "model": 'python -c "import timm; print(*timm.list_models())"',
 }
 
-# Arguments that users give by name to a function of the package, and that `Run` has.
+# Arguments that users give by name to a function with an argument `run`, and that `Run` has.
 FIELDS_OF_RUN = frozenset(
     ("device", "offline", "precision", "progress", "resume", "seed", "threads", "workers")
 )
 
 
-def refuse_unknown(kind: str, got: str, known_names: Iterable[str]) -> WrongCall:
+def refuse_unknown(kind: str, got: object, known_names: Iterable[str]) -> WrongCall:
     """Return the error for an unknown name, with the nearest known name as a suggestion.
 
     The message of `refuse_unknown("method", "tlge", ["tleg"])` is: no method named 'tlge'; did you
     mean
     tleg? If no name is near, the message lists the known names; of many names that a command lists,
-    it has that command and at most `MAX_NEAR` similar ones.
+    it has that command and at most `MAX_NEAR` similar ones. If `run` is one of the known names of
+    arguments, a field of `Run` is recognised.
     """
-    names = sorted(known_names)
-    if kind.rpartition(" ")[2] in ("argument", "setting") and got in FIELDS_OF_RUN:
+    names, got = sorted(known_names), got if isinstance(got, str) else repr(got)
+    if "run" in names and got in FIELDS_OF_RUN:
         return WrongCall(f"no {kind} named {got!r}; it is a field of Run: run=Run({got}=...)")
     close = find_nearest(got, names)
     command = _LISTS.get(kind.rpartition(" ")[2])

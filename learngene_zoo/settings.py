@@ -13,7 +13,7 @@ import json
 import math
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -72,7 +72,9 @@ class Bounds:
             "below": self.below,
         }
         return " and ".join(
-            f"{words} {limit:g}" for words, limit in limits.items() if limit is not None
+            f"{words} {limit if isinstance(limit, int) else f'{limit:g}'}"
+            for words, limit in limits.items()
+            if limit is not None
         )
 
     def __contains__(self, value: float) -> bool:
@@ -88,8 +90,8 @@ def check_bounds(settings: Any) -> None:
     """Check that the value of each plain field has the type of its annotation and is in its bounds.
 
     Classes of settings call this in `__post_init__`. A whole number for a float becomes a float, a
-    list for a tuple a tuple, and a string for a path a path. Raises `WrongCall` for another type
-    and for a number that is out of bounds or not finite.
+    list for a tuple a tuple, a string for a path a path, and a number of NumPy one of Python.
+    Raises `WrongCall` for another type and for a number that is out of bounds or not finite.
     """
     for name, bounds, plain in _list_bounds(type(settings)):  # type: ignore[arg-type]
         value = getattr(settings, name)
@@ -122,18 +124,11 @@ class _Plain:
         if not self.repeated:
             return self._convert_leaf(value, name)
         if not isinstance(value, list | tuple):
-            raise WrongCall(f"{name} is {_shorten(value)}; expected a sequence of values")
+            raise WrongCall(f"{name} is {value!r:.40}; expected a sequence of values")
         return tuple(self._convert_leaf(item, name) for item in value)
 
     def _convert_leaf(self, value: Any, name: str) -> Any:
-        if type(value) is self.kind or (self.kind is Path and isinstance(value, Path)):
-            return value
-        if self.kind is float and isinstance(value, float):  # of numpy
-            return float(value)
-        try:
-            return _decode_leaf(self.kind, value, name)
-        except BadFile as error:
-            raise WrongCall(str(error)) from None
+        return value if type(value) is self.kind else _convert_leaf(self.kind, value, name)
 
 
 @cache
@@ -337,15 +332,26 @@ def _check_value(setting: Setting, value: Any) -> Any:
         element = dataclasses.replace(setting, repeated=False, optional=False)
         return tuple(_check_value(element, item) for item in value)
     if setting.repeated:
-        raise WrongCall(f"{setting.name} is {_shorten(value)}; expected a sequence of values")
-    if isinstance(value, Path) and setting.kind is Path:
+        raise WrongCall(f"{setting.name} is {value!r:.40}; expected a sequence of values")
+    kind = Literal[setting.choices] if setting.choices else setting.kind
+    return _convert_leaf(kind, value, setting.name)
+
+
+def _convert_leaf(kind: Any, value: Any, name: str) -> Any:
+    """Return a value from Python in the type of a setting. Raises `WrongCall` for another one."""
+    value = convert_scalar(value)
+    if isinstance(value, Path) and kind is Path:
         return value
     try:
-        return _decode_leaf(
-            Literal[setting.choices] if setting.choices else setting.kind, value, setting.name
-        )
+        return _decode_leaf(kind, value, name, show=lambda value: f"{value!r:.40}")
     except BadFile as error:
         raise WrongCall(str(error)) from None
+
+
+def convert_scalar(value: Any) -> Any:
+    """Return a number or text of NumPy or torch as one of Python, other values as they are."""
+    is_scalar = hasattr(value, "dtype") and getattr(value, "shape", None) == ()
+    return value.item() if is_scalar else value
 
 
 def _replace_settings(settings: Any, changes: Mapping[str, Any]) -> Any:
@@ -491,12 +497,16 @@ def _decode(hint: Any, data: Json, where: str) -> Any:
     return _decode_leaf(hint, data, where)
 
 
-def _decode_leaf(hint: Any, data: Json, where: str) -> Any:
+def _shorten(data: Json) -> str:
+    text = json.dumps(data, default=str)
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+def _decode_leaf(hint: Any, data: Json, where: str, show: Callable[[Any], str] = _shorten) -> Any:
     if get_origin(hint) is Literal:
         if data not in get_args(hint):
             raise BadFile(
-                f"{where} is {_shorten(data)}; it must be one of "
-                f"{', '.join(map(str, get_args(hint)))}"
+                f"{where} is {show(data)}; it must be one of {', '.join(map(str, get_args(hint)))}"
             )
         return data
     if hint is Path and isinstance(data, str):
@@ -505,17 +515,30 @@ def _decode_leaf(hint: Any, data: Json, where: str) -> Any:
         data = float(data)
     if type(data) is not hint:
         raise BadFile(
-            f"{where} is {_shorten(data)}; expected a value of type "
-            f"{getattr(hint, '__name__', hint)}"
+            f"{where} is {show(data)}; expected a value of type {getattr(hint, '__name__', hint)}"
         )
     if hint is float and not math.isfinite(data):
         raise BadFile(f"{where} is {data}; expected a finite number")
     return data
 
 
-def _shorten(data: Json) -> str:
-    text = json.dumps(data, default=str)
-    return text if len(text) <= 40 else text[:37] + "..."
+def check_type(argument: str, value: Any, kind: type, *, optional: bool = False) -> None:
+    """Raise `WrongCall` for an argument that is no `kind`, and for None unless it is optional."""
+    if not (isinstance(value, kind) or (optional and value is None)):
+        raise WrongCall(
+            f"{argument} is of type {type(value).__name__}; expected one of the class "
+            f"{kind.__name__}"
+        )
+
+
+def check_whole(name: str, value: Any, least: int = 1) -> int:
+    """Return a whole number. Raises `WrongCall` for another value, and for one below `least`."""
+    number = convert_scalar(value)
+    if type(number) is not int:
+        raise WrongCall(f"{name} is {value!r:.40}; expected a whole number")
+    if number < least:
+        raise WrongCall(f"{name} is {number}; expected at least {least}")
+    return number
 
 
 def fingerprint(data: Json) -> str:

@@ -18,13 +18,14 @@ from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.learngene import Learngene, load_learngene
 from learngene_zoo.artifacts.own_data import use_python_names
 from learngene_zoo.artifacts.records import SOURCES, parse_reference
-from learngene_zoo.errors import Unavailable, WrongCall, ZooError
+from learngene_zoo.errors import Unavailable, WrongCall, ZooError, refuse_unknown
 from learngene_zoo.families.family import get_table
 from learngene_zoo.families.text_format import TextFormat, read_tokenizer
 from learngene_zoo.method.contract import Method
 from learngene_zoo.method.installed import METHODS, find_method
+from learngene_zoo.method.sizes import SIZES
 from learngene_zoo.runs.run import DEVICES, Run
-from learngene_zoo.settings import Recipe
+from learngene_zoo.settings import Recipe, list_settings
 from learngene_zoo.tasks.catalogue import find_entry, find_suite_of
 
 if TYPE_CHECKING:
@@ -172,6 +173,7 @@ def build(
 
         with torch.device("cpu"):
             gene = shelf.open_learngene(learngene)
+            _check_sizes(gene, sizes)
             if ancestry is not None:
                 _check_ancestry(gene, ancestry)
             descendant = lifecycle.expand(
@@ -191,6 +193,15 @@ def build(
         if isinstance(descendant.input_format, TextFormat):
             model.tokenizer = _build_tokenizer(descendant.input_format)
         return model.to(model_device)
+
+
+def _check_sizes(gene: Learngene, sizes: Mapping[str, Any]) -> None:
+    """Raise `WrongCall` for a name that is no size, no setting and no control of a learngene."""
+    expander = find_method(gene.config, gene.folder or "it").expander
+    known = SIZES.union({"control"}, (setting.name for setting in list_settings(expander)))
+    for name in sizes:
+        if name not in known:
+            raise refuse_unknown("size or setting", name, known)
 
 
 def _check_ancestry(gene: Learngene, source: str | Path) -> None:

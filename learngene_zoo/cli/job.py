@@ -19,7 +19,7 @@ import click
 
 from learngene_zoo.cli.sections import RunningOption
 from learngene_zoo.runs.progress import SILENT, mark_printed, print_activities, report_activity
-from learngene_zoo.runs.run import DEVICES, MAX_THREADS, Run, check_device, is_first
+from learngene_zoo.runs.run import DEVICES, MAX_SEED, MAX_THREADS, Run, check_device, is_first
 from learngene_zoo.settings import Bounds, Json, to_json
 from learngene_zoo.terminal import choose_columns, format_table, measure_terminal, wrap_words
 from learngene_zoo.text import escape_controls, format_count, format_json, quote_word
@@ -27,7 +27,6 @@ from learngene_zoo.text import escape_controls, format_count, format_json, quote
 if TYPE_CHECKING:
     from learngene_zoo.artifacts.descendant import Descendant
 
-MAX_SEED = 2**63 - 1
 # In a command that the user completes, for an image model and a text model
 ANY_TASK, ANY_TEXTS = "folder:PATH", "csv:PATH"
 MAX_ROWS = 10  # of a table, unless --all is given

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
+from learngene_zoo.errors import check_choice
 from learngene_zoo.settings import FLAT, OMIT_DEFAULT, Bounds, Json, check_bounds, to_json
 
 Interpolation = Literal["bicubic", "bilinear", "nearest", "lanczos", "hamming", "box"]
@@ -50,6 +51,7 @@ def fit_view(view: View, fit: Fit | None) -> View:
     """
     if fit is None:
         return view
+    check_choice("fit", fit, _CROP_MODES)
     crop_pct = view.crop_pct if fit == "crop" and view.crop_mode == "center" else 1.0
     return replace(view, crop_mode=_CROP_MODES[fit], crop_pct=crop_pct)
 

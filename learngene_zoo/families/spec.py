@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import Annotated, Any, Self
 
 from learngene_zoo.errors import BadFile, WrongCall, refuse_unknown
-from learngene_zoo.settings import OMIT_DEFAULT, Bounds, Json, check_bounds
+from learngene_zoo.settings import OMIT_DEFAULT, Bounds, Json, check_bounds, convert_scalar
 
 # The package of each family by name. Saved JSON names the family; the default is `vit`.
 FAMILIES = {name: f"learngene_zoo.families.{name}" for name in ("vit", "eva", "gpt2", "bert")}
@@ -64,6 +64,19 @@ class Segment:
 
 
 @dataclass(frozen=True, kw_only=True)
+class _ImageSize:
+    image_size: Annotated[int | None, Bounds(least=1, most=LIMITS["image_size"])]
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+
+
+def parse_image_size(value: Any) -> int | None:
+    """Return an image size in pixels, or None. Raises `WrongCall` for another value."""
+    return _ImageSize(image_size=value).image_size
+
+
+@dataclass(frozen=True, kw_only=True)
 class Spec:
     """A model as plain numbers, to which each family adds its fields.
 
@@ -80,8 +93,11 @@ class Spec:
     def __post_init__(self) -> None:
         for name, most in LIMITS.items():
             if name in self.__dataclass_fields__:  # texts have no image size
-                least = 0 if name == "classes" else 1
-                check_between(name, getattr(self, name), least, most)
+                least, value = 0 if name == "classes" else 1, convert_scalar(getattr(self, name))
+                if type(value) is not int:
+                    raise WrongCall(f"{name} is {value!r:.40}; expected a whole number")
+                check_between(name, value, least, most)
+                object.__setattr__(self, name, value)
         check_between("mlp_ratio", self.mlp_ratio, 0.01, 64)
         if self.heads_width % self.heads:
             raise WrongCall(

@@ -58,10 +58,10 @@ class Repository:
 
 def parse_repository(text: str) -> Repository:
     """Parse `organisation/name[/member][@revision]`. Raises `WrongCall`."""
-    match = _REFERENCE.fullmatch(text.removeprefix(SCHEME))
+    match = _REFERENCE.fullmatch(text.removeprefix(SCHEME)) if isinstance(text, str) else None
     if match is None or "--" in match["name"] or ".." in text:
         raise WrongCall(
-            f"{text!r} is not the name of a Hub repository; "
+            f"{text!r:.60} is not the name of a Hub repository; "
             "write organisation/name or organisation/name@v1.0"
         )
     return Repository(match["name"], match["revision"], match["inside"] or "")

@@ -22,6 +22,7 @@ from learngene_zoo.lifecycle.opening import (
     make_run,
     open_answering,
     open_task_for,
+    resize_images,
     warn_of_other_cut,
     warn_of_random_head,
 )
@@ -31,10 +32,10 @@ from learngene_zoo.method.installed import find_method
 from learngene_zoo.method.sizes import Budget, Member, Target, parse_budget
 from learngene_zoo.pretrained.timm_model import open_model
 from learngene_zoo.runs.progress import report_activity
-from learngene_zoo.runs.run import Run
-from learngene_zoo.settings import Json, to_json, with_settings
+from learngene_zoo.runs.run import Run, parse_run
+from learngene_zoo.settings import Json, check_whole, convert_scalar, to_json, with_settings
 from learngene_zoo.tasks.catalogue import open_task
-from learngene_zoo.tasks.task import check_kind, name_kind
+from learngene_zoo.tasks.task import SPLITS, check_kind, name_kind
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -75,7 +76,8 @@ def compare(
     """
     from learngene_zoo.lifecycle.comparison import compare as compare_models
 
-    run, task = run or make_run(), parse_task(task)
+    run, task = parse_run(run, make_run), parse_task(task)
+    check_choice("split", split, SPLITS)
     first_model, second_model = (
         open_model(model, offline=run.offline) for model in (first, second)
     )
@@ -119,7 +121,7 @@ def probe(
         k: number of nearest neighbours. None: 20, or 5 if a class has fewer than 20 training images
             on average.
         images: maximum number of training images. None: all.
-        image_size: of an ancestry model, in pixels. None: its default.
+        image_size: in pixels; the position embedding is resampled. None: the model's.
         fit: treatment of pictures that are not square. None: as in `finetune`.
         run: how to compute. None: `Run()`, with progress in a notebook.
 
@@ -128,7 +130,7 @@ def probe(
         BadData: if the training images show fewer than two classes.
         TrainingFailed: for features that are not finite.
     """
-    run, task = run or make_run(), parse_task(task)
+    run, task = parse_run(run, make_run), parse_task(task)
     check_choice("kind of probe", kind, ("ridge", "knn"))
     check_choice("split for a probe", split, ("validation", "test"))
     if fit is not None:
@@ -161,8 +163,9 @@ def parse_shots(shots: int | str | Iterable[int | str | None] | None) -> list[in
 
     Raises `WrongCall` for a value that is neither a whole number nor "all".
     """
-    listed = [shots] if shots is None or isinstance(shots, (int, str)) else list(shots)
-    counts: list[Any] = [None if number == "all" else number for number in listed]
+    listed = list(shots) if isinstance(shots, Iterable) and not isinstance(shots, str) else [shots]
+    numbers = map(convert_scalar, listed)
+    counts: list[Any] = [None if number == "all" else number for number in numbers]
     for number in counts:
         if number is not None and (isinstance(number, bool) or not isinstance(number, int)):
             raise WrongCall(f'shots is {number!r:.40}; expected whole numbers, or "all"')
@@ -172,25 +175,20 @@ def parse_shots(shots: int | str | Iterable[int | str | None] | None) -> list[in
 def _open_probed(
     model: str | Path | Descendant | TimmModel, image_size: int | None, run: Run
 ) -> Any:
-    """Open any model, or an ancestry model at a chosen image size."""
+    """Open any model, or else an ancestry model, for images of a chosen size."""
     from learngene_zoo.pretrained.ancestry import open_ancestry
 
-    if not isinstance(model, str | Path):
-        return model
     try:
-        if image_size is None:
-            return open_model(model, offline=run.offline)
-    except (BadFile, WrongCall) as error:
-        reason: Exception | None = error
-    else:
-        reason = None
-    try:
-        ancestry = open_ancestry(str(model), image_size=image_size, offline=run.offline)
-    except (BadFile, WrongCall):
-        if reason is not None:
+        opened = open_model(model, offline=run.offline)
+    except (BadFile, WrongCall) as reason:
+        if not isinstance(model, str | Path):
+            raise
+        try:
+            ancestry = open_ancestry(str(model), offline=run.offline)
+        except (BadFile, WrongCall):
             raise reason from None
-        raise
-    return assemble_ancestry(ancestry, run.seed)
+        opened = assemble_ancestry(ancestry, run.seed)
+    return resize_images(opened, image_size)
 
 
 def assemble_ancestry(ancestry: Ancestry, seed: int) -> Descendant:
@@ -237,7 +235,7 @@ def predict(
     """
     from learngene_zoo.training.predict import predict as predict_files
 
-    run = run or make_run()
+    run = parse_run(run, make_run)
     opened = open_answering(model, run)
     paths: Iterable[Any] = [images] if isinstance(images, (str, Path)) else images
     paths = _check_inputs(paths, isinstance(opened.input_format, TextFormat))
@@ -254,15 +252,27 @@ def _check_inputs(inputs: Any, is_text: bool) -> list[Any]:
     from PIL.Image import Image
 
     listed = list(inputs) if isinstance(inputs, Iterable) else [inputs]
-    kinds: tuple[type, ...] = (str, tuple) if is_text else (str, os.PathLike, Image)
-    expected = "texts or pairs of texts"
-    if not is_text:
-        expected = "paths of images, or images of Pillow (Image.fromarray makes one of an array)"
+    if is_text:
+        return [_check_text(value) for value in listed]
     for value in listed:
-        if not isinstance(value, kinds):
-            name = type(value).__name__
-            raise WrongCall(f"images has a value of type {name}; expected {expected}")
+        if not isinstance(value, (str, os.PathLike, Image)):
+            raise WrongCall(
+                f"images has a value of type {type(value).__name__}; expected paths of images, or "
+                "images of Pillow (Image.fromarray makes one of an array)"
+            )
     return listed
+
+
+def _check_text(value: Any) -> str | tuple[str, ...]:
+    """Return a text, or a pair of texts as a tuple. Raises `WrongCall` for any other value."""
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, (tuple, list)):
+        name = type(value).__name__
+        raise WrongCall(f"images has a value of type {name}; expected texts or pairs of texts")
+    if len(value) != 2 or not all(isinstance(part, str) for part in value):
+        raise WrongCall(f"images has the value {value!r:.60}; expected a text or a pair of texts")
+    return tuple(value)
 
 
 def _list_paths(word: str | Path | Image) -> Sequence[str | Path | Image]:
@@ -319,15 +329,15 @@ def recommend(
     Raises:
         WrongCall: if nothing fits, and for a task with a class per pixel.
     """
-    run, task = run or make_run(), parse_reference("task", task, TASKS)
+    run, task = parse_run(run, make_run), parse_reference("task", task, TASKS)
     budget = parse_budget(budget or Budget(), bounds)
     if budget.max_latency is not None:
         raise WrongCall(
             "recommend does not measure latency; leave out max_latency, or use it with expand"
         )
-    if sizes < 1:
-        raise WrongCall(f"sizes is {sizes}; expected at least 1")
-    if isinstance(learngenes, (str, Path, Learngene)):
+    sizes = check_whole("sizes", sizes)
+    images = None if images is None else check_whole("images", images)
+    if isinstance(learngenes, (str, Path, Learngene)) or not isinstance(learngenes, Iterable):
         learngenes = [learngenes]
     listed = [*learngenes] or shelf.list_learngenes()
     sources = [shelf.find_with_config(named, run.offline)[0] for named in listed]
@@ -339,6 +349,7 @@ def recommend(
         data,
         are_named=bool(learngenes),
     )
+    labels = _label_learngenes(opened)
     members = _list_offers(opened, data, budget, sizes)
     if not members:
         raise WrongCall(
@@ -354,11 +365,7 @@ def recommend(
             descendant = expand(
                 gene, target=replace(member.target, task=task), expander=expander, run=run
             )
-            yield (
-                shelf.make_reference(gene.folder) if gene.folder else gene.config.method,
-                member,
-                descendant,
-            )
+            yield labels[id(gene)], member, descendant
 
     progress = count(1)
 
@@ -373,6 +380,22 @@ def _name_learngene(learngene: str | Path | Learngene) -> str:
     if isinstance(learngene, Learngene):
         return str(learngene.folder or learngene.config.method)
     return str(learngene)
+
+
+def _label_learngenes(learngenes: Iterable[Learngene]) -> dict[int, str]:
+    """Return a reference to each learngene, by its `id`; those in memory, without one, are counted.
+
+    The method is no reference to a learngene in memory: it names the one on the shelf.
+    """
+    labels: dict[int, str] = {}
+    numbers = count(1)
+    for gene in learngenes:
+        if gene.folder:
+            labels[id(gene)] = shelf.make_reference(gene.folder)
+        elif id(gene) not in labels:
+            number = next(numbers)
+            labels[id(gene)] = "in memory" if number == 1 else f"in memory {number}"
+    return labels
 
 
 def _select_learngenes(

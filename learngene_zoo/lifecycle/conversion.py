@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from learngene_zoo.artifacts.arguments import refuse_unknown_arguments
 from learngene_zoo.artifacts.own_data import find_origin, name_option, open_for_artifact
-from learngene_zoo.artifacts.records import AncestryRecord, is_of_transformers, read_provenance
+from learngene_zoo.artifacts.records import (
+    SOURCES,
+    AncestryRecord,
+    check_model,
+    is_of_transformers,
+    parse_reference,
+    parse_task,
+    read_provenance,
+)
 from learngene_zoo.artifacts.shelf import find
 from learngene_zoo.atomic import check_apart, claim, new_folder
 from learngene_zoo.errors import WrongCall
@@ -20,8 +28,8 @@ from learngene_zoo.pretrained.formats.layout import FORMATS, TIMM, split_format
 from learngene_zoo.pretrained.sources import check_source, find_format, split_source
 from learngene_zoo.pretrained.timm_model import TimmModel, is_timm_source
 from learngene_zoo.runs.progress import print_note
-from learngene_zoo.runs.run import Run
-from learngene_zoo.settings import to_json
+from learngene_zoo.runs.run import Run, parse_run
+from learngene_zoo.settings import check_type, to_json
 from learngene_zoo.storage import CONFIG, read_json, write_json, write_tensors
 
 if TYPE_CHECKING:
@@ -89,16 +97,17 @@ def convert(
         TrainingFailed: if the outputs differ by more than rounding.
         Refused: if `out` is the model's folder, or exists and `force` is not set.
     """
-    run = run or make_run()
+    run, images = parse_run(run, make_run), parse_task(images, "images")
+    check_model("model", model)
     claim(Path(out), force)
     if format is not None:
+        check_type("format", format, str)
         split_format(format)
     if images is not None and not keep_interface:
         raise WrongCall(
             f"the images {images!r:.60} are used only to compare tokens; add --keep-interface"
         )
-    if ancestry is not None:
-        check_source(ancestry)
+    ancestry = _parse_source(ancestry)
     folder = model if isinstance(model, (str, Path)) else model.folder
     check_apart(out, *(Path(source) for source in (folder, ancestry) if source is not None))
     opened, descendant = open_convertible(model, run)
@@ -136,6 +145,15 @@ def convert(
         left_out=left_out,
         agreement=agreement,
     )
+
+
+def _parse_source(ancestry: Any) -> str | None:
+    """Return the source of an ancestry model, or None. Raises `WrongCall` if it cannot be one."""
+    if ancestry is None:
+        return None
+    source = parse_reference("ancestry", ancestry, SOURCES)
+    check_source(source)
+    return source
 
 
 def _check_head(

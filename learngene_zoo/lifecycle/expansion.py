@@ -20,7 +20,7 @@ from learngene_zoo.artifacts.records import (
     list_versions,
 )
 from learngene_zoo.atomic import check_apart, claim, digest_of
-from learngene_zoo.errors import WrongCall, refuse_unknown
+from learngene_zoo.errors import WrongCall, check_choice
 from learngene_zoo.families.text_spec import TextSpec
 from learngene_zoo.method.checks import (
     check_axes,
@@ -34,13 +34,16 @@ from learngene_zoo.method.contract import Expander
 from learngene_zoo.method.installed import METHODS, find_method, report_failure
 from learngene_zoo.method.sizes import Budget, Target, parse_sizes
 from learngene_zoo.runs.progress import say
-from learngene_zoo.runs.run import Run, is_first
-from learngene_zoo.settings import to_json, with_settings
+from learngene_zoo.runs.run import Run, is_first, parse_run
+from learngene_zoo.settings import check_type, to_json, with_settings
 from learngene_zoo.tasks.catalogue import find_entry, locate_own_data, open_task
 from learngene_zoo.tasks.task import Entry, check_kind
 
 if TYPE_CHECKING:
     from learngene_zoo.artifacts.descendant import Descendant
+
+# Of `expand`, for the error about an unknown one.
+ARGUMENTS = ("target", "budget", "expander", "control", "out", "run", "force")
 
 
 def expand(
@@ -79,20 +82,20 @@ def expand(
             those of a model of this size.
         MethodFailed: for any other error in the code of the method.
     """
-    run = run or Run()
-    if control is not None and control not in CONTROLS:
-        raise refuse_unknown("control", control, CONTROLS)
+    run = parse_run(run)
+    check_type("expander", expander, Expander, optional=True)
+    if control is not None:
+        check_choice("control", control, CONTROLS)
     if out is not None:
         claim(Path(out), force or run.resume)
     source, config = shelf.find_with_config(learngene, run.offline)
     folder = source if isinstance(source, Path) else source.folder
     default = expander or find_method(config, folder or "it").expander
-    target, budget, configured = parse_sizes(target or Target(), budget or Budget(), default, sizes)
+    target, budget, configured = parse_sizes(
+        target or Target(), budget or Budget(), default, sizes, ARGUMENTS
+    )
     # Refuses impossible sizes before torch is imported, which opening the tensors does.
-    config.spec.with_(image_size=target.image_size)  # raises if patches do not tile it
-    check_axes(configured, config.spec, target)
-    with report_failure(config.method):
-        configured.check_target(config, target)
+    _check_sizes(config, configured, target)
     if out is not None:
         check_apart(out, folder)
     named = target.task
@@ -127,6 +130,14 @@ def expand(
         files={**gene.files, **descendant.files},
     )
     return remember(_write_descendant(descendant, out, run, force), origins, load_descendant, out)
+
+
+def _check_sizes(config: LearngeneConfig, expander: Expander, target: Target) -> None:
+    """Raise `WrongCall` for sizes that a learngene cannot be expanded to."""
+    config.spec.with_(image_size=target.image_size)  # raises if patches do not tile it
+    check_axes(expander, config.spec, target)
+    with report_failure(config.method):
+        expander.check_target(config, target)
 
 
 def _choose_size(

@@ -22,6 +22,7 @@ from learngene_zoo.artifacts.records import (
 )
 from learngene_zoo.atomic import check_apart
 from learngene_zoo.errors import BadData, WrongCall
+from learngene_zoo.families.spec import parse_image_size
 from learngene_zoo.lifecycle.training_warnings import warn
 from learngene_zoo.method.checks import check_layer_decay, check_learngene, check_returned
 from learngene_zoo.method.contract import Extractor, Method
@@ -30,10 +31,11 @@ from learngene_zoo.method.rates import describe_changes
 from learngene_zoo.pretrained.sources import check_source
 from learngene_zoo.runs.folder import check_start, produce
 from learngene_zoo.runs.progress import say
-from learngene_zoo.runs.run import Run, check_has_device
+from learngene_zoo.runs.run import Run, check_has_device, parse_run
 from learngene_zoo.settings import (
     Json,
     check_setting_names,
+    check_type,
     merge_synonyms,
     to_json,
     with_settings,
@@ -96,8 +98,8 @@ def extract(
         BadPlugin: for tensors that cannot be stored.
         MethodFailed: for any other error in the code of the method.
     """
-    run = run or Run()
-    method = METHODS.load(name)
+    run, method = parse_run(run), METHODS.load(name)
+    check_type("extractor", extractor, Extractor, optional=True)
     named, given, image_size = _merge_arguments(ancestries, tasks, image_size, settings)
     chosen = extractor or method.preset(preset)
     check_setting_names(settings, [chosen], ARGUMENTS)
@@ -257,7 +259,7 @@ def _merge_arguments(
     return (
         parse_references("tasks", arguments.get("tasks", ()), TASKS),
         parse_references("ancestries", arguments.get("ancestries", ()), SOURCES),
-        arguments.get("image_size"),
+        parse_image_size(arguments.get("image_size")),
     )
 
 

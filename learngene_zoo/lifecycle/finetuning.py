@@ -11,8 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from learngene_zoo.artifacts.own_data import remember
 from learngene_zoo.artifacts.records import parse_task
 from learngene_zoo.errors import WrongCall, refuse_unknown
-from learngene_zoo.families.text_format import TextFormat
-from learngene_zoo.lifecycle.opening import find_origins, make_run, open_task_for
+from learngene_zoo.lifecycle.opening import (
+    find_origins,
+    make_run,
+    open_task_for,
+    resize_images,
+)
 from learngene_zoo.lifecycle.rates import (
     FINETUNE,
     adapt_to_steps,
@@ -26,10 +30,9 @@ from learngene_zoo.lifecycle.rates import (
 from learngene_zoo.lifecycle.training_warnings import warn_of_training
 from learngene_zoo.method.contract import Finetuning
 from learngene_zoo.method.installed import METHODS
-from learngene_zoo.method.sizes import Target
 from learngene_zoo.pretrained.timm_model import load_model, open_model
 from learngene_zoo.runs.folder import check_start, produce
-from learngene_zoo.runs.run import Run
+from learngene_zoo.runs.run import Run, parse_run
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import (
     OMIT_DEFAULT,
@@ -37,6 +40,7 @@ from learngene_zoo.settings import (
     Recipe,
     check_bounds,
     check_setting_names,
+    check_type,
     list_settings,
     to_json,
     with_settings,
@@ -163,18 +167,18 @@ def finetune(
             the caller may choose (`folder:mine`), and for an image size that the model does not
             take.
     """
-    run, task = run or make_run(), parse_task(task)
+    run, task = parse_run(run, make_run), parse_task(task)
+    check_type("tuning", tuning, FinetuneConfig)
+    check_type("recipe", recipe, Recipe, optional=True)
     check_start(out, run, force)
     from learngene_zoo.runs.progress import check_tracker
     from learngene_zoo.tasks.catalogue import say_notes
 
     check_tracker(run.tracker, run.folder if out is None else Path(out))
-    start = open_model(model, offline=run.offline)
+    start = resize_images(open_model(model, offline=run.offline), image_size)
     named = _find_preset(start, preset, recipe)
     # Unknown settings are refused before any data is opened.
     _, _, automatic = _set_named(named.recipe, tuning, settings)
-    if image_size is not None:
-        start = _resize(start, image_size)
     data = open_task_for(start, task, "finetune", run)
     has_rate = "lr" in settings or _has_rate(named, data, recipe, preset)
     defaults = _choose_defaults(start, data, named, recipe, preset, has_rate=has_rate)
@@ -273,14 +277,6 @@ def _train(
     records = {"teacher": distillation and distillation.identity, "found": tried}
     kept = {name: record for name, record in records.items() if record}
     return replace(result, provenance={**result.provenance, **kept})
-
-
-def _resize(model: Descendant | TimmModel, image_size: int) -> Descendant | TimmModel:
-    """Return a model of images for another image size. Raises `WrongCall` for a text model."""
-    image_size = with_settings(Target(), {"image_size": image_size}).image_size or 0
-    if isinstance(model.input_format, TextFormat):
-        raise WrongCall(f"image_size is {image_size}, but the model takes texts; leave it out")
-    return model.with_image_size(image_size)
 
 
 def _adapt_recipe(recipe: Recipe, task: Task, named: Collection[str]) -> Recipe:
@@ -488,7 +484,7 @@ def _set_named(
 
     Raises `WrongCall` for an unknown name or a wrong value.
     """
-    check_setting_names(settings, (recipe, tuning))
+    check_setting_names(settings, (recipe, tuning), ["run"])
     automatic = {name: AUTO for name in AUTO_SETTINGS if settings.get(name) == AUTO}
     tuning_names = {setting.name for setting in list_settings(tuning)}
     tuning_settings = {name: value for name, value in settings.items() if name in tuning_names}

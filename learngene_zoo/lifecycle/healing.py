@@ -37,11 +37,12 @@ from learngene_zoo.pretrained.sources import check_source
 from learngene_zoo.pretrained.timm_model import open_model
 from learngene_zoo.runs.folder import check_start, locate_run, produce
 from learngene_zoo.runs.progress import print_note
-from learngene_zoo.runs.run import Run
+from learngene_zoo.runs.run import Run, parse_run
 from learngene_zoo.settings import (
     Json,
     Recipe,
     check_setting_names,
+    check_type,
     list_settings,
     to_json,
     with_settings,
@@ -103,8 +104,10 @@ def heal(
         BadFile: for a recorded ancestry model that is not the same any more.
         BadData: for fewer than 20 images.
     """
-    run, task = run or make_run(), parse_task(task)
+    run, task = parse_run(run, make_run), parse_task(task)
     images = parse_reference("images", images, TASKS)
+    check_type("healing", healing, HealConfig)
+    check_type("recipe", recipe, Recipe, optional=True)
     check_start(out, run, force)
     from learngene_zoo.artifacts.descendant import load_descendant
     from learngene_zoo.runs.progress import check_tracker
@@ -343,7 +346,7 @@ def configure(
 
     Raises `WrongCall` for a setting that does not exist, and for one that needs labels.
     """
-    check_setting_names(settings, (recipe, healing))
+    check_setting_names(settings, (recipe, healing), ["run"])
     names = {setting.name for setting in list_settings(healing)}
     healing = with_settings(healing, {key: settings[key] for key in settings if key in names})
     recipe = with_settings(recipe, {key: settings[key] for key in settings if key not in names})

@@ -17,7 +17,7 @@ from learngene_zoo.lifecycle.models import TRAIN
 from learngene_zoo.lifecycle.opening import make_run
 from learngene_zoo.runs.folder import check_start, produce
 from learngene_zoo.runs.progress import say
-from learngene_zoo.runs.run import Run
+from learngene_zoo.runs.run import Run, parse_run
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import Bounds, Recipe, check_bounds, to_json
 from learngene_zoo.storage import TOKENIZER, parse_json
@@ -85,7 +85,7 @@ def train_language(
         BadData: for texts that cannot be read.
         TrainingFailed: if the loss is still near that of guessing after a tenth of the steps.
     """
-    run = run or make_run()
+    run = parse_run(run, make_run)
     check_start(out, run, force)
     kind = _find_family(family)
     spec = _build_spec(kind, sizes)

@@ -23,6 +23,7 @@ from learngene_zoo.method.installed import METHODS, check_family, find_method, r
 from learngene_zoo.method.sizes import SIZES, Budget, Member, Target, parse_sizes
 from learngene_zoo.settings import (
     check_setting_names,
+    check_type,
     list_settings,
     merge_synonyms,
     with_settings,
@@ -61,7 +62,8 @@ def plan(
             models (`Method.adapt_preset`).
         preset: a preset of the method; default: "mini".
         expander: settings of the expansion; default: the method's.
-        ancestries: sources of ancestry models.
+        ancestries: sources of ancestry models. With a learngene, these, `extractor`, `preset` and
+            `pool` are refused: its extraction is done.
         target: narrows the list (layers, width, heads) or sets classes and image size.
         budget: bounds of the built model. Latency is not measured.
         pool: as for `extract`.
@@ -76,6 +78,8 @@ def plan(
             common; if none has the sizes of `target`, or fits the budget.
     """
     check_choice("convention", convention, get_args(Convention))
+    check_type("extractor", extractor, Extractor, optional=True)
+    check_type("expander", expander, Expander, optional=True)
     given = {word: settings.pop(word) for word in SYNONYMS if word in settings}
     sources = merge_synonyms({"ancestries": ancestries or None, **given}, SYNONYMS)
     is_method = isinstance(name, str) and name in METHODS.references()
@@ -84,7 +88,9 @@ def plan(
     sizes = {word: settings.pop(word) for word in [*settings] if word in SIZES - known}
     config: LearngeneConfig | None = None
     if method is None:
-        method, config = _open_config(name, settings, offline)
+        arguments = {"extractor": extractor, "preset": preset, "pool": pool}
+        named = [word for word, value in {**arguments, **sources}.items() if value is not None]
+        method, config = _open_config(name, settings, named, offline)
     builder = expander or method.expander
     target, budget, builder = parse_sizes(target or Target(), budget or Budget(), builder, sizes)
     if config is None:
@@ -147,9 +153,12 @@ def _outline(
 
 
 def _open_config(
-    name: str | Path | Learngene, settings: Mapping[str, Any], offline: bool
+    name: str | Path | Learngene, settings: Mapping[str, Any], named: Sequence[str], offline: bool
 ) -> tuple[Method, LearngeneConfig]:
-    """Return the method and the config of a learngene. Raises `WrongCall` for any setting."""
+    """Return the method and the config of a learngene.
+
+    Raises `WrongCall` for any setting, and for arguments of an extraction, which are `named`.
+    """
     for word in settings:
         if find_nearest(word, ARGUMENTS | SIZES):
             raise refuse_unknown("argument", word, ARGUMENTS | SIZES)
@@ -158,9 +167,11 @@ def _open_config(
     if is_word and shelf.find_card(str(name)) is None and find_nearest(str(name), methods):
         raise refuse_unknown("method", str(name), methods)
     source, config = shelf.find_with_config(name, offline)
-    if settings:
+    if settings or named:
+        label = "this" if isinstance(name, Learngene) else name
         raise WrongCall(
-            f"{name} is a learngene, whose extraction is done; leave out {', '.join(settings)}"
+            f"{label} is a learngene, whose extraction is done; leave out "
+            f"{', '.join([*named, *settings])}"
         )
     folder = source if isinstance(source, Path) else source.folder
     return find_method(config, folder or "it"), config

@@ -32,11 +32,11 @@ from learngene_zoo.lifecycle.training_warnings import warn_of_training
 from learngene_zoo.pretrained.exported import check_format, check_own_export, is_exported_file
 from learngene_zoo.pretrained.timm_model import open_model
 from learngene_zoo.runs.folder import check_start, produce
-from learngene_zoo.runs.run import Run
+from learngene_zoo.runs.run import Run, parse_run
 from learngene_zoo.seeds import derive_seed
-from learngene_zoo.settings import Recipe, to_json
+from learngene_zoo.settings import Recipe, check_type, to_json
 from learngene_zoo.tasks.catalogue import SOURCE_TASK, locate_task, open_task, say_notes
-from learngene_zoo.tasks.task import check_inputs, stamp_tasks
+from learngene_zoo.tasks.task import SPLITS, check_inputs, stamp_tasks
 from learngene_zoo.text import quote_word
 
 if TYPE_CHECKING:
@@ -76,7 +76,9 @@ def train(
     Raises:
         TrainingFailed: if the loss is still near that of guessing after a tenth of the steps.
     """
-    run, task = run or make_run(), parse_reference("task", task, TASKS)
+    run, task = parse_run(run, make_run), parse_reference("task", task, TASKS)
+    check_type("spec", spec, Spec)
+    check_type("recipe", recipe, Recipe)
     check_choice("initialisation", init, ("timm", "fan_in"))
     check_start(out, run, force)
     require_pictures(spec).check_tiled()
@@ -150,7 +152,8 @@ def evaluate(
     from learngene_zoo.training.evaluate import evaluate as measure
     from learngene_zoo.training.original import evaluate_originals
 
-    run, task = run or make_run(), parse_task(task)
+    run, task = parse_run(run, make_run), parse_task(task)
+    check_choice("split", split, SPLITS)
     check_choice("resolution", resolution, ("resized", "original"))
     opened = open_answering(model, run)
     data = open_task_for(opened, task, "evaluate", run)
@@ -206,7 +209,7 @@ def export(
         WrongCall: as `evaluate` does, and for a task without int8.
         ZooError: as `runtimes.export_descendant` does.
     """
-    run, task = run or make_run(), parse_task(task)
+    run, task = parse_run(run, make_run), parse_task(task)
     if task is not None and dtype != "int8":
         raise WrongCall(
             f"the task {task!r:.60} is used only for dtype int8; leave it out, or choose dtype int8"

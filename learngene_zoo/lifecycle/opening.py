@@ -16,6 +16,8 @@ from learngene_zoo.artifacts.own_data import (
 )
 from learngene_zoo.artifacts.records import is_own_data
 from learngene_zoo.errors import WrongCall
+from learngene_zoo.families.spec import parse_image_size
+from learngene_zoo.families.text_format import TextFormat
 from learngene_zoo.lifecycle.training_warnings import warn
 from learngene_zoo.runs.folder import has_results, locate_run
 from learngene_zoo.runs.progress import print_note
@@ -65,6 +67,19 @@ def open_answering(model: str | Path | Descendant | TimmModel | ExportedModel, r
             "--device and --precision"
         )
     return opened
+
+
+def resize_images(model: Descendant | TimmModel, image_size: int | None) -> Descendant | TimmModel:
+    """Return a model for images of another size; None leaves it unchanged.
+
+    Raises `WrongCall` for a text model, and for a size that the model does not take.
+    """
+    image_size = parse_image_size(image_size)
+    if image_size is None:
+        return model
+    if isinstance(model.input_format, TextFormat):
+        raise WrongCall(f"image_size is {image_size}, but the model takes texts; leave it out")
+    return model.with_image_size(image_size)
 
 
 def warn_of_random_head(model: Any) -> None:

@@ -25,7 +25,7 @@ MIN_SHARE = 0.5
 class RankedDescendant:
     """A descendant that could be built, and the probe of its untrained features."""
 
-    learngene: str  # the source, as a reference for the verbs
+    learngene: str  # a reference to it for the verbs; "in memory", "in memory 2" have none
     member: Member
     probe: float  # leave-one-out accuracy of a linear probe
     interval: tuple[float, float]  # 95 %, over the pictures

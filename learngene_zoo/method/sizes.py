@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from numbers import Real
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -20,6 +21,8 @@ from learngene_zoo.settings import (
     Bounds,
     Json,
     check_bounds,
+    check_type,
+    convert_scalar,
     list_settings,
     merge_synonyms,
     with_settings,
@@ -129,20 +132,25 @@ SYNONYMS = {timm: ours for ours, timm in TIMM_NAMES.items() if ours in AXES}
 
 
 def parse_sizes(
-    target: Target, budget: Budget, expander: E, sizes: Mapping[str, Any]
+    target: Target,
+    budget: Budget,
+    expander: E,
+    sizes: Mapping[str, Any],
+    arguments: Iterable[str] = (),
 ) -> tuple[Target, Budget, E]:
     """Return target, budget and expander with sizes and settings given by name.
 
     The names are ours or timm's, the values numbers or text. Raises `WrongCall` for an unknown
     name, with the nearest known one, for two names of one size, and for a value that is not a
-    number.
+    number. A suggestion may be one of the arguments.
     """
+    check_type("target", target, Target)
+    check_type("budget", budget, Budget)
     rest = merge_synonyms(sizes, SYNONYMS)
     if "task" in rest:
         rest["task"] = parse_task(rest["task"])
     rest = {
-        name: _parse_number(name, value) if name in _KINDS else value
-        for name, value in rest.items()
+        name: _parse_number(name, value) if name in AXES else value for name, value in rest.items()
     }
     named, bounds = (
         {f.name: rest.pop(f.name) for f in fields(kind) if f.name in rest}
@@ -151,7 +159,7 @@ def parse_sizes(
     settings = [setting.name for setting in list_settings(expander)]
     for name in rest:
         if name not in settings:
-            raise refuse_unknown("size or setting", name, SIZES.union(settings))
+            raise refuse_unknown("size or setting", name, SIZES.union(settings, arguments))
     return replace(target, **named), replace(budget, **bounds), with_settings(expander, rest)
 
 
@@ -161,12 +169,13 @@ def parse_budget(budget: Budget, bounds: Mapping[str, Any]) -> Budget:
     Raises `WrongCall` for an unknown name, with the nearest known one, and for a value that is not
     a number.
     """
+    check_type("budget", budget, Budget)
     names = [f.name for f in fields(Budget)]
     for name in bounds:
         if name not in names:
             raise refuse_unknown("bound", name, names)
     given = {name: value for name, value in bounds.items() if value is not None}
-    return replace(budget, **{name: _parse_number(name, value) for name, value in given.items()})
+    return replace(budget, **given)
 
 
 def _parse_number(name: str, value: Any) -> Any:
@@ -174,16 +183,12 @@ def _parse_number(name: str, value: Any) -> Any:
 
     Raises `WrongCall`.
     """
-    kind = _KINDS[name]
+    value, kind = convert_scalar(value), _KINDS[name]
     if isinstance(value, str):
         if name in _BOUNDS:
             return parse_count(value) if kind is int else parse_seconds(value)
         value = float(value) if _DECIMAL.fullmatch(value) else value
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, Real)  # also those of NumPy
-        or (kind is int and value % 1 != 0)
-    ):
+    if isinstance(value, bool) or not isinstance(value, Real) or (kind is int and value % 1 != 0):
         expected = "a whole number" if kind is int else "a number"
         if name in _BOUNDS:
             expected += f", or a text such as {'5M' if kind is int else '15ms'!r}"
@@ -195,12 +200,22 @@ def _parse_number(name: str, value: Any) -> Any:
 class Budget:
     """Upper bounds: parameters of the built model, FLOPs of one image, seconds for a batch of one.
 
-    None: no bound.
+    They are numbers, or text as on the command line ("20M", "15ms"). None: no bound. Raises
+    `WrongCall` for a bound that is not a finite number above 0.
     """
 
     max_params: int | None = None
     max_flops: int | None = None
     max_latency: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in _BOUNDS:
+            if (value := getattr(self, name)) is None:
+                continue
+            bound = _parse_number(name, value)
+            if not 0 < bound < math.inf:
+                raise WrongCall(f"{name} is {value!r:.40}; expected a finite number above 0")
+            object.__setattr__(self, name, bound)
 
     def __bool__(self) -> bool:
         return any(

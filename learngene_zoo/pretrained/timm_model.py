@@ -31,6 +31,7 @@ from learngene_zoo.families.picture_format import (
     InputFormat,
     fit_view,
 )
+from learngene_zoo.families.spec import parse_image_size
 from learngene_zoo.families.timm_config import (
     read_image_settings,
     read_normalisation,
@@ -219,6 +220,7 @@ class TimmModel:
         from learngene_zoo.families.tensors import get_state_dict
 
         channels, size, _ = self.images.get("input_size", (3, 224, 224))
+        image_size = parse_image_size(image_size) or size
         if image_size == size:
             return self
         images = {**self.images, "input_size": [channels, image_size, image_size]}

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from learngene_zoo.artifacts.arguments import refuse_unknown_arguments
+from learngene_zoo.artifacts.records import parse_reference, parse_references
 from learngene_zoo.errors import BadFile, Refused, ZooError
 from learngene_zoo.hub.client import CERTAIN, Repository, get_status, translate_hub_errors
 from learngene_zoo.publishing.publication import (
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
 ATTEMPTS = 3
+FOLDER = "the path of a folder; write an object with its method `save`"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,12 +76,13 @@ def list_files(publication: Publication) -> list[Change]:
     ]
 
 
+@refuse_unknown_arguments
 def publish(
     folder: str | Path,
     repository: str,
     *,
     tag: str | None = None,
-    descendants: Sequence[str | Path] = (),
+    descendants: str | Path | Sequence[str | Path] = (),
     licence: str | None = None,
     private: bool = False,
 ) -> Published:
@@ -95,9 +99,12 @@ def publish(
     Raises:
         ZooError: as `publication.build_publication` and `carry_out` do.
     """
-    members = [Path(each) for each in descendants]
+    members = parse_references("descendants", descendants, FOLDER)
     publication = build_publication(
-        Path(folder), parse_target(repository, tag), members=members, licence=licence
+        Path(parse_reference("folder", folder, FOLDER)),
+        parse_target(repository, tag),
+        members=[*map(Path, members)],
+        licence=licence,
     )
     return carry_out(publication, private=private)
 

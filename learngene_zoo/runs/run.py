@@ -13,14 +13,15 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from learngene_zoo.errors import Unavailable, WrongCall, refuse_unknown
 from learngene_zoo.seeds import derive_seed
+from learngene_zoo.settings import Bounds, check_bounds, check_type
 
 if TYPE_CHECKING:
     import torch
@@ -39,6 +40,7 @@ MIXED_PRECISION = {
 }
 # also of processes that load images; systems refuse far more, each in its own way
 MAX_THREADS = 1024
+MAX_SEED = 2**63 - 1
 # Seconds; many times those that gloo's threads need to release the tensors of the last collective.
 _SETTLED = 0.1
 _LOOK = 0.5  # seconds between two looks at the parent
@@ -51,16 +53,16 @@ class Run:
     """The settings of a computation that do not change its meaning.
 
     `seed` is the only field that changes the numbers; `device`, `precision` and `threads` change
-    their last digits.
+    their last digits. Raises `WrongCall` for values of another type and out of bounds.
     """
 
     folder: Path | None = None  # None: keep nothing (no checkpoints, no metrics file)
-    seed: int = 0
+    seed: Annotated[int, Bounds(least=0, most=MAX_SEED)] = 0
     # a GPU if torch finds one, else the processor; mps, which is not tested, only if it is named
     device: str = AUTO
     precision: Precision = "fp32"
-    threads: int | None = None
-    workers: int = 0
+    threads: Annotated[int | None, Bounds(least=1, most=MAX_THREADS)] = None
+    workers: Annotated[int, Bounds(least=0, most=MAX_THREADS)] = 0
     resume: bool = False
     progress: bool = False  # draw bars
     lines: bool = False  # print a line of every epoch on stderr
@@ -78,8 +80,11 @@ class Run:
     name: str = ""  # of the part; empty for the whole run
 
     def __post_init__(self) -> None:
-        if self.precision not in MIXED_PRECISION:
-            raise refuse_unknown("precision", str(self.precision), MIXED_PRECISION)
+        if self.precision not in tuple(MIXED_PRECISION):
+            raise refuse_unknown("precision", self.precision, MIXED_PRECISION)
+        if self.device is not None:
+            object.__setattr__(self, "device", str(self.device))  # also a torch.device
+        check_bounds(self)
 
     @property
     def device_name(self) -> str:
@@ -102,6 +107,14 @@ class Run:
             seed=derive_seed(self.seed, "part", name),
             name=f"{self.name}/{name}" if self.name else name,
         )
+
+
+def parse_run(run: Run | None, make_default: Callable[[], Run] = Run) -> Run:
+    """Return the run of a call, by default a new one. Raises `WrongCall` for any other object."""
+    if run is None:
+        return make_default()
+    check_type("run", run, Run)
+    return run
 
 
 def _make_relative(name: str) -> str:
@@ -321,8 +334,6 @@ def open_device(run: Run) -> torch.device:
     import torch
 
     if run.threads is not None:
-        if not 1 <= run.threads <= MAX_THREADS:
-            raise WrongCall(f"threads is {run.threads}; it must be between 1 and {MAX_THREADS}")
         torch.set_num_threads(run.threads)
     check_device(run.device)
     device = torch.device(run.device_name)

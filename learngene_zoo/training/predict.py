@@ -20,6 +20,7 @@ from learngene_zoo.pretrained.exported import ExportedModel
 from learngene_zoo.pretrained.timm_model import TimmModel
 from learngene_zoo.runs.progress import print_note
 from learngene_zoo.runs.run import Run, open_device
+from learngene_zoo.settings import check_whole
 from learngene_zoo.tasks.images import decode_image, describe_deep_grey
 from learngene_zoo.tasks.task import Sample
 from learngene_zoo.tasks.texts.encoding import Encoder, describe_truncation
@@ -73,9 +74,7 @@ def predict(
             single text if the model was trained on pairs, and the reverse; for `top` or
             `batch_size` below 1.
     """
-    for name, count in {"top": top, "batch_size": batch_size}.items():
-        if count < 1:
-            raise WrongCall(f"{name} is {count}; expected at least 1")
+    top, batch_size = check_whole("top", top), check_whole("batch_size", batch_size)
     if model.dense or not model.classes:
         has = "gives every pixel a class" if model.dense else "has no classes"
         remedy = "train such a head with lgzoo finetune"

@@ -1,5 +1,9 @@
 """A budget selects the member with the most parameters that fits, then the most FLOPs."""
 
+import math
+from typing import Any
+
+import numpy as np
 import pytest
 
 from learngene_zoo.errors import WrongCall
@@ -59,6 +63,23 @@ def test_latency_is_measured_from_large_to_small_and_no_further_than_needed() ->
     with pytest.raises(WrongCall, match="the smallest"):
         choose(DEPTHS, Budget(max_latency=1e-3), watched)
     assert calls == [3]
+
+
+def test_bounds_are_read_as_by_name_and_refused_unless_they_are_finite_and_positive() -> None:
+    wrong: Any = {"max_params": "1M", "max_flops": np.int64(7), "max_latency": "15ms"}
+    assert Budget(**wrong) == Budget(max_params=1_000_000, max_flops=7, max_latency=0.015)
+    for name, value in (
+        ("max_latency", math.nan),
+        ("max_latency", math.inf),
+        ("max_latency", -1.0),
+        ("max_params", 0),
+        ("max_params", 1.5),
+        ("max_params", "many"),
+        ("max_flops", True),
+    ):
+        wrong = {name: value}
+        with pytest.raises(WrongCall, match=rf"{name} is .*; expected|not a positive quantity"):
+            Budget(**wrong)
 
 
 def test_none_fits_says_the_smallest_there_is() -> None:

@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -61,6 +63,18 @@ def test_a_plan_takes_settings_as_an_extraction_does() -> None:
         lifecycle.plan("lsamd-mini", top=2)
     with pytest.raises(WrongCall, match="one meaning"):
         lifecycle.plan("lsamd", ancestry=DEIT, ancestries=DEIT)
+
+
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [("ancestries", DEIT), ("ancestry", DEIT), ("preset", "smoke"), ("pool", "avg")],
+)
+def test_a_plan_of_a_learngene_refuses_what_only_an_extraction_takes(word: str, value: str) -> None:
+    wrong: Any = {word: value}
+    with pytest.raises(WrongCall, match=rf"lsamd-mini is a learngene.*; leave out {word[:7]}"):
+        lifecycle.plan("lsamd-mini", **wrong)
+    with pytest.raises(WrongCall, match=r"this is a learngene.*; leave out extractor"):
+        lifecycle.plan(learngene(), extractor=METHODS.load("lsamd").extractor)
 
 
 def test_a_plan_takes_sizes_and_bounds_by_name() -> None:
@@ -122,6 +136,43 @@ CHOICES: dict[str, Callable[[lg.Descendant], Any]] = {
     "recommend does not measure latency": lambda model: lg.recommend(
         "digits", ["first_k"], max_latency="1us"
     ),
+    "sizes is '1'; expected a whole number": lambda model: lg.recommend(
+        "digits", ["first_k"], sizes="1"
+    ),
+    "learngene is of type NoneType; expected": lambda model: lg.recommend("digits", None),
+    "no split named 'None'": lambda model: lg.evaluate(model, "digits", split=None),
+    """no split named "['test']\"""": lambda model: lg.evaluate(model, "digits", split=["test"]),
+    "no split named 'valid'; did you mean validation": lambda model: lg.compare(
+        model, model, split="valid"
+    ),
+    "top is '3'; expected a whole number": lambda model: lg.predict(model, [], top="3"),
+    "tuning is of type NoneType; expected one of the class FinetuneConfig": lambda model: (
+        lg.finetune(model, tuning=None)
+    ),
+    "healing is of type NoneType; expected one of the class HealConfig": lambda model: lg.heal(
+        model, "digits", healing=None
+    ),
+    "no format named 'None'; did you mean none": lambda model: lg.shrink(
+        task="digits", max_params="100K", export=None
+    ),
+    "extractor is of type str; expected one of the class Extractor": lambda model: lg.extract(
+        "first_k", extractor="mini"
+    ),
+    "target is of type dict; expected one of the class Target": lambda model: lg.expand(
+        "lsamd-mini", target={"layers": 3}
+    ),
+    "no fit named 'foo'; known: crop, pad, stretch": lambda model: model.with_fit("foo"),
+    "model is of type NoneType; expected": lambda model: lg.convert(None, "x"),
+    "model is of type Identity; expected": lambda model: lg.convert(torch.nn.Identity(), "x"),
+    "model is of type Learngene; expected": lambda model: lg.convert(learngene(), "x"),
+    "ancestry is of type int; expected": lambda model: lg.convert(model, "x", ancestry=3),
+    "nowhere": lambda model: lg.convert(model, "x", ancestry=Path("nowhere")),
+    "None is not the name of a Hub repository": lambda model: lg.fetch(None),
+    "is not the name of a Hub repository": lambda model: lg.fetch(Path("a/b")),
+    "no argument named 'license'; did you mean licence": lambda model: lg.publish(
+        "folder", "a/b", license="mit"
+    ),
+    "folder is of type Learngene; expected the path": lambda model: lg.publish(learngene(), "a/b"),
     "sizes is 0; expected at least 1": lambda model: lg.recommend("digits", ["first_k"], sizes=0),
 }
 
@@ -139,12 +190,64 @@ def test_shots_of_a_probe_may_be_one_number_or_all() -> None:
     assert parse_shots(5) == [5]
     assert parse_shots(None) == parse_shots("all") == [None]
     assert parse_shots([1, "all", None]) == [1, None, None]
+    numbers = parse_shots(list(np.array([1, 5])))
+    assert numbers == [1, 5]
+    assert {type(number) for number in numbers} == {int}
+    wrong: Any = 1.5
+    with pytest.raises(WrongCall, match=r"shots is 1\.5; expected whole numbers"):
+        parse_shots(wrong)
+
+
+def test_a_probe_takes_a_model_at_another_image_size(tmp_path: Path) -> None:
+    model = assemble(SPEC.with_(classes=10), {}, seed=0, task="digits")
+    model.save(tmp_path / "model")
+    probe = partial(lifecycle.probe, images=40)
+    (resized,) = probe(model.with_image_size(32))
+    assert probe(model, image_size=32) == [resized]
+    # The task is the folder's, so it need not be named.
+    assert probe(tmp_path / "model", image_size=np.int64(32)) == [resized]
+    assert probe(model) != [resized]
+
+
+@pytest.mark.parametrize("model", [None, 3, learngene(), torch.nn.Identity()])
+def test_a_probe_refuses_what_is_no_model(model: Any) -> None:
+    with pytest.raises(WrongCall, match=r"model is of type .*; expected"):
+        lifecycle.probe(model, task="digits")
+
+
+@pytest.mark.parametrize("size", ["32", 32.5, True, -1, 10**9])
+def test_an_impossible_image_size_is_refused_everywhere(size: Any) -> None:
+    model = assemble(SPEC.with_(classes=10), {}, seed=0, task="digits")
+    calls: list[Callable[[], Any]] = [
+        lambda: lg.extract("first_k", image_size=size),
+        lambda: lg.shrink(task="digits", max_params="100K", image_size=size),
+        lambda: lifecycle.probe(model, image_size=size),
+        lambda: model.with_image_size(size),
+        lambda: lg.finetune(model, image_size=size),
+        lambda: SPEC.with_(image_size=size),
+    ]
+    for call in calls:
+        with pytest.raises(WrongCall, match="image_size is"):
+            call()
+
+
+def test_image_sizes_of_numpy_are_numbers() -> None:
+    wrong: Any = np.int64(40)
+    gene = lg.extract("first_k", image_size=wrong)
+    assert gene.config == lg.extract("first_k", image_size=40).config
+    assert type(SPEC.with_(image_size=np.int64(32)).image_size) is int
 
 
 def test_learngenes_to_recommend_from_may_be_open() -> None:
     gene = lg.extract("first_k")
     found = lg.recommend("digits", gene, sizes=1, images=50)
     assert found == lg.recommend("digits", [gene], sizes=1, images=50)
+    other = lg.extract("first_k", image_size=40)
+    both = lg.recommend("digits", [gene, other], sizes=1, images=50)
+    assert [item.learngene for item in found] == ["in memory"]
+    assert {item.learngene for item in both} == {"in memory", "in memory 2"}
+    with pytest.raises(WrongCall):
+        lg.load("in memory")
     with pytest.raises(WrongCall, match="none of first_k has a descendant"):
         lg.recommend("digits", gene, max_params=10)
 
@@ -261,7 +364,7 @@ def test_an_extraction_takes_the_words_of_the_command_line() -> None:
         ({"tops": 3}, "no setting named 'tops'; did you mean top?"),
         ({"ancestris": "bundled"}, "no setting named 'ancestris'; did you mean ancestry?"),
         ({"task": "objects", "tasks": "signs"}, "have one meaning; give one of them"),
-        ({"top": "three"}, 'top is "three"; expected a value of type int'),
+        ({"top": "three"}, "top is 'three'; expected a value of type int"),
     ],
 )
 def test_wrong_settings_of_an_extraction_are_refused(settings: Any, words: str) -> None:

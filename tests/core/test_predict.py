@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from PIL import Image
 
 import learngene_zoo as lg
-from learngene_zoo import lifecycle
+from learngene_zoo import lifecycle, torch_hub
 from learngene_zoo.artifacts.descendant import Descendant, assemble
 from learngene_zoo.cli.main import main
 from learngene_zoo.errors import FIELDS_OF_RUN, WrongCall
@@ -391,10 +391,30 @@ def test_an_unknown_argument_is_refused_with_the_nearest(
 
 def test_the_fields_of_a_run_and_other_functions_are_named(at_hand: Path) -> None:
     wrong: Any = {"device": "cpu"}
-    for function in (lg.shrink, partial(lg.evaluate, "finetuned")):
+    functions: tuple[Any, ...] = (
+        partial(lg.shrink, task="digits"),
+        partial(lg.evaluate, "finetuned"),
+        partial(lg.expand, "closed_form-mini"),
+        partial(lg.extract, "first_k"),
+        partial(lg.finetune, "finetuned"),
+        partial(lg.heal, "finetuned", "digits"),
+    )
+    for function in functions:
         with pytest.raises(WrongCall, match=r"it is a field of Run: run=Run\(device=\.\.\.\)"):
-            function(task="digits", **wrong)
+            function(**wrong)
+    without_run: tuple[Any, ...] = (
+        partial(lg.load, "lsamd-mini"),
+        partial(lg.plan, "lsamd"),
+        partial(torch_hub.build, "closed_form-mini"),
+    )
+    for function in without_run:
+        with pytest.raises(WrongCall, match="resume") as raised:
+            function(resume=True)
+        assert "Run(" not in str(raised.value)
     assert {field.name for field in fields(Run)} >= FIELDS_OF_RUN
+    for name in ("run", "out", "force", "target", "budget", "expander"):
+        with pytest.raises(WrongCall, match=f"no size or setting named '{name}'"):
+            torch_hub.build("closed_form-mini", **{name: None})
     wrong = {"probe": "ridge"}
     with pytest.raises(WrongCall, match=r"no argument 'probe'; call .*lifecycle.probe"):
         lg.evaluate("finetuned", **wrong)

@@ -147,15 +147,15 @@ def test_bounds(values: dict[str, Any], said: str) -> None:
     [
         (
             partial(Recipe, schedule="linear"),
-            'schedule is "linear"; it must be one of cosine, poly',
+            "schedule is 'linear'; it must be one of cosine, poly",
         ),
         (partial(Recipe, epochs=1.5), "epochs is 1.5; expected a value of type int"),
-        (partial(Recipe, epochs=None), "epochs is null; expected a value of type int"),
-        (partial(Recipe, lr="0.1"), 'lr is "0.1"; expected a value of type float'),
-        (partial(Recipe, lr=True), "lr is true; expected a value of type float"),
-        (partial(Recipe, compile="no"), 'compile is "no"; expected a value of type bool'),
+        (partial(Recipe, epochs=None), "epochs is None; expected a value of type int"),
+        (partial(Recipe, lr="0.1"), "lr is '0.1'; expected a value of type float"),
+        (partial(Recipe, lr=True), "lr is True; expected a value of type float"),
+        (partial(Recipe, compile="no"), "compile is 'no'; expected a value of type bool"),
         (partial(Target, layers=2.5), "layers is 2.5; expected a value of type int"),
-        (partial(Target, layers=True), "layers is true; expected a value of type int"),
+        (partial(Target, layers=True), "layers is True; expected a value of type int"),
         (partial(Target, task=5), "task is 5; expected a value of type str"),
         (partial(Schedule, parts=2), "parts is 2; expected a sequence of values"),
         (partial(Schedule, parts=(1, 2.0)), "parts is 2.0; expected a value of type int"),
@@ -172,6 +172,23 @@ def test_a_constructor_converts_as_a_file_does() -> None:
     assert fingerprint(recipe) == fingerprint(Recipe(warmup=1.0, clip=2.0, lr=0.5))
     parts: Any = [1, 2]
     assert Schedule(parts=parts).parts == (1, 2)
+
+
+def test_numbers_of_numpy_are_those_of_python() -> None:
+    outer = with_settings(Outer(), {"lr": np.float64(1e-4), "keep": list(np.array([1, 2]))})
+    assert (outer.training.lr, outer.keep) == (1e-4, (1, 2))
+    target = Target(layers=np.int64(3), mlp_ratio=np.float32(2), dense=np.bool_(True))
+    assert [type(value) for value in (target.layers, target.mlp_ratio, target.dense)] == [
+        int,
+        float,
+        bool,
+    ]
+    with pytest.raises(WrongCall, match="epochs is -1; it must be at least 0"):
+        with_settings(Recipe(), {"epochs": np.int64(-1)})
+    with pytest.raises(WrongCall, match=r"epochs is 1\.5; expected"):
+        with_settings(Recipe(), {"epochs": np.float64(1.5)})
+    with pytest.raises(WrongCall, match="epochs is True; expected"):
+        with_settings(Recipe(), {"epochs": np.bool_(True)})
 
 
 def test_a_number_of_a_setting_without_bounds_is_finite_too() -> None:
@@ -259,14 +276,14 @@ def test_setting_leaves_by_name() -> None:
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ({"lr": "0.7"}, 'lr is "0.7"; expected a value of type float'),
-        ({"lr": None}, "lr is null; expected"),
-        ({"lr": True}, "lr is true; expected"),
+        ({"lr": "0.7"}, "lr is '0.7'; expected a value of type float"),
+        ({"lr": None}, "lr is None; expected"),
+        ({"lr": True}, "lr is True; expected"),
         ({"steps": 1.5}, "steps is 1.5; expected a value of type int"),
         ({"keep": 3}, "keep is 3; expected a sequence"),
-        ({"keep": [None]}, "keep is null; expected a value of type int"),
-        ({"keep": ["a"]}, 'keep is "a"; expected a value of type int'),
-        ({"mode": "c"}, 'mode is "c"; it must be one of a, b'),
+        ({"keep": [None]}, "keep is None; expected a value of type int"),
+        ({"keep": ["a"]}, "keep is 'a'; expected a value of type int"),
+        ({"mode": "c"}, "mode is 'c'; it must be one of a, b"),
         ({"place": 3}, "place is 3; expected a value of type Path"),
     ],
 )

@@ -178,6 +178,16 @@ def test_one_text_for_a_model_of_pairs_is_refused(words: list[str], tuned: Path)
         lifecycle.predict("two", ["the cat"], run=Run(threads=1))
 
 
+def test_what_is_neither_a_text_nor_a_pair_is_refused(tuned: Path) -> None:
+    wrong: Any
+    for wrong in (("first", float("nan")), (None, "x"), ("a", "b", "c"), ["a"], 3):
+        with pytest.raises(WrongCall, match=r"images has .*; expected (a text|texts)"):
+            lifecycle.predict("two", [("the cat", "a bird"), wrong], run=Run(threads=1))
+    as_list: Any = [["the cat", "a bird"]]
+    (expected,) = lifecycle.predict("two", [("the cat", "a bird")], run=Run(threads=1))
+    assert lifecycle.predict("two", as_list, run=Run(threads=1)) == [expected]
+
+
 def test_a_tab_separates_a_pair_only_for_a_model_of_pairs(tuned: Path) -> None:
     def classify(name: str, text: str) -> list[float]:
         result = call("predict", name, "--text", text, "--json")

@@ -7,6 +7,9 @@ from __future__ import annotations
 import json
 import math
 import random
+import re
+from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,6 +19,7 @@ from torch import nn
 from torch.nn import functional
 from training_toy import Batch
 
+import learngene_zoo as lg
 from learngene_zoo.errors import Refused, TrainingFailed, Unavailable, WrongCall
 from learngene_zoo.runs.progress import open_metrics_file
 from learngene_zoo.runs.run import Run, open_device
@@ -163,8 +167,41 @@ def test_devices():
     for wrong in ("cpu:1", "cuda:x", "gpu", "", "cuda:-1"):
         with pytest.raises(WrongCall, match="device"):
             open_device(Run(device=wrong))
-    with pytest.raises(WrongCall, match="threads is 0"):
-        open_device(Run(threads=0))
+
+
+WRONG_RUNS = [
+    ({"seed": 1.0}, "seed is 1.0; expected a value of type int"),
+    ({"seed": "1"}, "seed is '1'; expected"),
+    ({"seed": True}, "seed is True; expected"),
+    ({"seed": 2**70}, f"seed is {2**70}; it must be at least 0 and at most {2**63 - 1}"),
+    ({"seed": -1}, "seed is -1; it must be at least 0"),
+    ({"threads": 0}, "threads is 0; it must be at least 1 and at most 1024"),
+    ({"threads": "2"}, "threads is '2'; expected"),
+    ({"workers": 5000}, "workers is 5000; it must be"),
+    ({"device": None}, "device is None; expected"),
+    ({"folder": 3}, "folder is 3; expected a value of type Path"),
+    ({"resume": "yes"}, "resume is 'yes'; expected"),
+    ({"precision": ["fp32"]}, "no precision named"),
+]
+
+
+@pytest.mark.parametrize(("values", "said"), WRONG_RUNS)
+def test_a_run_refuses_values_of_another_type_and_out_of_bounds(values, said):
+    with pytest.raises(WrongCall, match=re.escape(said)):
+        Run(**values)
+
+
+def test_a_run_converts_values_of_the_same_meaning():
+    run = Run(seed=np.int64(3), threads=np.int32(2), device=torch.device("cuda", 1), folder="rf")
+    assert (run.seed, run.threads, run.device, run.folder) == (3, 2, "cuda:1", Path("rf"))
+    assert {type(run.seed), type(run.threads)} == {int}
+
+
+@pytest.mark.parametrize("run", [{"seed": 1}, {}, 0, "cpu"])
+def test_functions_refuse_a_run_of_another_type(run):
+    for call in (lg.expand, lg.evaluate, lg.finetune, lg.shrink, partial(lg.predict, images=[])):
+        with pytest.raises(WrongCall, match=r"run is of type .*; expected one of the class Run"):
+            call("closed_form-mini", run=run)
 
 
 def test_a_device_that_is_not_here(monkeypatch):

@@ -9,9 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from learngene_zoo.artifacts.own_data import name_option
 from learngene_zoo.artifacts.records import is_own_data
-from learngene_zoo.errors import BadData, WrongCall, ZooError, refuse_unknown
+from learngene_zoo.errors import (
+    BadData,
+    WrongCall,
+    ZooError,
+    check_choice,
+    refuse_unknown,
+)
 from learngene_zoo.families.family import Cost, count_cost
-from learngene_zoo.families.spec import Spec
+from learngene_zoo.families.spec import Spec, parse_image_size
 from learngene_zoo.families.text_spec import TextSpec
 from learngene_zoo.lifecycle.extraction import suggest_check
 from learngene_zoo.lifecycle.finetuning import FinetuneConfig
@@ -21,7 +27,15 @@ from learngene_zoo.lifecycle.shrinking.candidates import Offers, list_offers
 from learngene_zoo.method.sizes import Budget, Target, parse_sizes
 from learngene_zoo.pretrained.sources import check_source
 from learngene_zoo.runs.progress import print_note
-from learngene_zoo.settings import Bounds, Json, check_bounds, list_settings, to_json, with_settings
+from learngene_zoo.settings import (
+    Bounds,
+    Json,
+    check_bounds,
+    check_type,
+    list_settings,
+    to_json,
+    with_settings,
+)
 from learngene_zoo.tasks.catalogue import find_entry, open_task
 from learngene_zoo.tasks.task import check_inputs, check_kind
 from learngene_zoo.text import format_count
@@ -91,7 +105,7 @@ class ShrinkConfig:
         """Return a budget whose bound on parameters includes `max_megabytes`."""
         if self.max_megabytes is None:
             return budget
-        params = int(1e6 * self.max_megabytes / BYTES_PER_PARAMETER)
+        params = max(1, int(1e6 * self.max_megabytes / BYTES_PER_PARAMETER))
         return replace(budget, max_params=min(params, budget.max_params or params))
 
     def describe_megabytes(self, size: Cost) -> str:
@@ -139,6 +153,8 @@ def split_settings(
 
     Raises `WrongCall` for an unknown name or a wrong value.
     """
+    check_type("config", config, ShrinkConfig)
+    check_type("budget", budget, Budget)
     names = {
         setting.name for part in (FINETUNE, FinetuneConfig()) for setting in list_settings(part)
     }
@@ -150,7 +166,7 @@ def split_settings(
     }
     for name in rest:
         if name not in known:
-            raise refuse_unknown("setting", name, known)
+            raise refuse_unknown("setting", name, known.union({"run"}))
     _, budget, config = parse_sizes(Target(), budget, config, rest)
     recipe_names = {setting.name for setting in list_settings(FINETUNE)}
     plain = {name: value for name, value in tuning.items() if value != "auto"}
@@ -178,8 +194,7 @@ def choose_export(export: str) -> ExportFormat:
     Raises `WrongCall` for an unknown format.
     """
     formats = get_args(ExportFormat)
-    if export not in ("auto", *formats):
-        raise refuse_unknown("format", export, ("auto", *formats))
+    check_choice("format", export, ("auto", *formats))
     if export in formats:
         chosen: ExportFormat = export  # type: ignore[assignment]
         return chosen
@@ -233,7 +248,7 @@ def open_request(
     """
     from learngene_zoo.pretrained.ancestry import read_ancestry_spec
 
-    bounds = config.tighten(budget)
+    image_size, bounds = parse_image_size(image_size), config.tighten(budget)
     _check_bounds_given(bounds, config)
     is_text = takes_texts(source, run)
     _check_data_given(config, task, images, tuning, "text" if is_text else "image")

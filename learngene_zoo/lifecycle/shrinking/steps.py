@@ -66,7 +66,7 @@ from learngene_zoo.method.sizes import Budget
 from learngene_zoo.runs.cache import DONE
 from learngene_zoo.runs.folder import check_start, is_begun, locate_run, produce
 from learngene_zoo.runs.progress import report_activity, say
-from learngene_zoo.runs.run import Run, check_precision, get_world_size
+from learngene_zoo.runs.run import Run, check_precision, get_world_size, parse_run
 from learngene_zoo.tasks.catalogue import say_notes
 from learngene_zoo.tasks.task import stamp_tasks
 from learngene_zoo.text import count_noun
@@ -118,7 +118,7 @@ def shrink(
             a task with a class per pixel.
         BadData: for a task with too few images or one class.
     """
-    run, out = run or models.make_run(), Path(out)
+    run, out = parse_run(run, models.make_run), Path(out)
     model = parse_reference("model", model, SOURCES)
     task, images = parse_task(task), parse_task(images, "images")
     if get_world_size() > 1:
@@ -183,7 +183,7 @@ def plan_shrink(
             a task with a class per pixel.
         BadData: for a task with too few images or one class.
     """
-    run = run or models.make_run()
+    run = parse_run(run, models.make_run)
     model = parse_reference("model", model, SOURCES)
     task, images = parse_task(task), parse_task(images, "images")
     check_precision(run)
