@@ -24,7 +24,7 @@ from learngene_zoo.errors import Unavailable, WrongCall
 from learngene_zoo.hub.client import parse_repository
 from learngene_zoo.hub.fetch import copy, fetch_repository
 from learngene_zoo.settings import Json, to_json
-from learngene_zoo.text import count_noun, escape_controls, quote_word
+from learngene_zoo.text import count_noun, escape_controls, quote_path
 
 
 def publish(
@@ -157,7 +157,7 @@ def fetch(
             f"checked {count_noun(len(fetched.files), 'file')} of {pinned}, {fetched.bytes:,} "
             "bytes: as published"
         )
-    name = quote_word(str(out) if out is not None else str(pinned))
+    name = quote_path(out if out is not None else str(pinned))
     advise(
         f"lgzoo expand {name}" if read_kind(folder) == "learngene" else f"lgzoo evaluate {name}",
         quiet,

@@ -51,7 +51,7 @@ from learngene_zoo.method.contract import Method
 from learngene_zoo.method.installed import find_method
 from learngene_zoo.method.sizes import AXES, Budget, Member, Target
 from learngene_zoo.settings import list_settings
-from learngene_zoo.text import count_noun, quote_word
+from learngene_zoo.text import count_noun, quote_path, quote_word
 
 if TYPE_CHECKING:
     from learngene_zoo.lifecycle.recommendation import RankedDescendant
@@ -294,7 +294,7 @@ def _call(candidate: RankedDescendant, task: str) -> str:
         for name, value in (candidate.member.settings or sizes).items()
     ]
     return (
-        f"lgzoo expand {quote_word(candidate.learngene)} {' '.join(words)} --task "
+        f"lgzoo expand {quote_path(candidate.learngene)} {' '.join(words)} --task "
         f"{quote_word(task)}"
     )
 

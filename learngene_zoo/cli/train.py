@@ -43,7 +43,7 @@ from learngene_zoo.method.sizes import Target
 from learngene_zoo.runs.run import is_first
 from learngene_zoo.settings import list_settings
 from learngene_zoo.tasks.catalogue import SOURCE_TASK
-from learngene_zoo.text import count_noun, escape_controls, quote_word
+from learngene_zoo.text import count_noun, escape_controls, quote_path
 
 # A small model whose weights are still useful to inherit. `FROM_TASK` comes from the task.
 SPEC = ViTSpec(layers=12, width=96, heads=3, image_size=32, patch_size=8)
@@ -104,7 +104,7 @@ def train(
     print_made(
         job.out,
         job,
-        f"lgzoo extract lsamd --ancestry {quote_word(str(job.out))}{format_task_option(task)}",
+        f"lgzoo extract lsamd --ancestry {quote_path(job.out)}{format_task_option(task)}",
     )
     print_training_warning(model.provenance["metrics"])
 
@@ -130,7 +130,7 @@ def train_language(family: str, texts: tuple[str, ...], job: Job) -> None:
         force=job.force,
         **sizes,
     )
-    print_made(job.out, job, f"lgzoo extract first_k --ancestry {quote_word(str(job.out))}")
+    print_made(job.out, job, f"lgzoo extract first_k --ancestry {quote_path(job.out)}")
 
 
 def refuse_typed(parameters: Iterable[str], reason: str) -> None:
@@ -227,7 +227,7 @@ def finetune(
         say(f"{kept_text}{measured} (95 % interval {facts['low']:.4f} to {facts['high']:.4f})", job)
         if facts.get("kept_epoch") == 0:
             say(advise_training(metrics, recipe, noun), job)
-    where = "" if str(job.out) == "finetuned" else f" {quote_word(str(job.out))}"
+    where = "" if str(job.out) == "finetuned" else f" {quote_path(job.out)}"
     print_made(
         job.out,
         job,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -290,7 +291,7 @@ def test_the_demo_prints_its_table_and_what_it_shows(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("learngene_zoo.cli.demo._measure_rows", lambda job, full, workers: [])
     monkeypatch.setattr("learngene_zoo.bench.demo.demo_rows", lambda rows: [line])
     monkeypatch.setenv("COLUMNS", "120")
-    result = call("demo", "-o", "story")
+    result = call("demo", "-o", "my story")
     for words in (
         "91.3",
         "scratch fan_in",
@@ -300,7 +301,8 @@ def test_the_demo_prints_its_table_and_what_it_shows(monkeypatch: pytest.MonkeyP
         "report.html",
     ):
         assert words in result.stdout
-    assert result.stderr.splitlines()[-1].startswith("next: lgzoo expand")
+    advice = "next: lgzoo expand 'my story/learngene' --layers 7"
+    assert result.stderr.splitlines()[-1] == advice
     assert json.loads(call("demo", "--json", "-q").stdout) == [{**line, "path": "demo"}]
 
 
@@ -317,6 +319,17 @@ def test_after_an_extraction_of_one_depth_a_smaller_size_is_suggested(
     assert call(*said).exit_code == 0
     params = lg.load("descendant").cost().params
     assert params <= int(said[2]) < count_cost(read_ancestry_spec("bundled")).params
+
+
+def test_the_next_command_can_be_pasted_for_a_folder_that_is_named_like_an_option(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    advice = call("extract", "first_k", "-o", "./-y").stderr.splitlines()[-1]
+    assert advice.startswith("next: lgzoo expand ./-y --layers 7")
+    words = shlex.split(advice.removeprefix("next: lgzoo ").partition("   (")[0])
+    built = call(*words, "-o", "./-z")
+    assert (built.exit_code, built.stderr.splitlines()[-1]) == (0, "next: lgzoo finetune ./-z")
 
 
 @pytest.mark.parametrize("verb", ["extract", "plan"])
