@@ -53,7 +53,7 @@ def make_preset_option(method: Method) -> click.Option:
             f"{lifecycle.FULL_RATE}."
         )
     complete = click.Choice(list(method.presets)).shell_complete
-    return click.Option(["--preset"], help=help_text, show_default="mini", shell_complete=complete)
+    return click.Option(["--preset"], help=f"{help_text}  [default: mini]", shell_complete=complete)
 
 
 def make_image_size_option(

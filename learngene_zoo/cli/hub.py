@@ -19,7 +19,7 @@ from learngene_zoo.cli.job import (
     print_rows,
 )
 from learngene_zoo.cli.process.messages import print_note
-from learngene_zoo.cli.sections import SettingsCommand
+from learngene_zoo.cli.sections import RunningOption, SettingsCommand
 from learngene_zoo.errors import Unavailable, WrongCall
 from learngene_zoo.hub.client import parse_repository
 from learngene_zoo.hub.fetch import copy, fetch_repository
@@ -122,7 +122,7 @@ publish_command = SettingsCommand(
             help="Only list the changes with file sizes; without a network, list the files.",
         ),
         make_offline_option(),
-        click.Option(["--quiet", "-q"], is_flag=True, help="Print no progress and no hints."),
+        RunningOption(["--quiet", "-q"], is_flag=True, help="Print no progress and no hints."),
         make_json_option(),
     ],
 )
@@ -185,7 +185,7 @@ fetch_command = SettingsCommand(
         ),
         click.Option(["--force"], is_flag=True, help="Replace what already exists."),
         make_offline_option(),
-        click.Option(["--quiet", "-q"], is_flag=True, help="Print no progress and no hints."),
+        RunningOption(["--quiet", "-q"], is_flag=True, help="Print no progress and no hints."),
         make_json_option(),
     ],
 )

@@ -304,10 +304,10 @@ recommend_command = SettingsCommand(
     callback=recommend,
     help="Rank the descendants that could be built for a task, before anything is trained.\n\n"
     "LEARNGENE is a folder, a name on the shelf, or organisation/name@revision on the Hub "
-    "(default: all on the shelf). Of each learngene, a few sizes are built, within a budget the "
-    "largest ones, and ranked by the leave-one-out accuracy of a linear probe on the training "
-    "images or texts of the task. Intervals are over these. The order may differ after "
-    "fine-tuning: fine-tune the first few and compare them.",
+    "(default: all on the shelf). A few sizes of each learngene are built (within a budget, the "
+    "largest ones) and ranked by the leave-one-out accuracy of a linear probe on the training "
+    "images or texts of the task. The intervals are those of this accuracy over the images or "
+    "texts. The order may differ after fine-tuning: fine-tune the first few and compare them.",
     epilog="\b\nExamples:\n"
     "  lgzoo recommend --task digits\n"
     "  lgzoo recommend lsamd pool --task folder:photos --max-params 1M --json",

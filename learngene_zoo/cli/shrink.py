@@ -223,12 +223,7 @@ command = SettingsCommand(
             is_flag=True,
             help="Print the candidates and an estimated time, and start nothing.",
         ),
-        *make_options(
-            lifecycle.FinetuneConfig(),
-            without=LEFT_OUT,
-            kind=TrainingOption,
-            defaults={"fit": "stretch with a new head"},
-        ),
+        *make_options(lifecycle.FinetuneConfig(), without=LEFT_OUT, kind=TrainingOption),
         *make_auto_options(lifecycle.FINETUNE, lifecycle.AUTO_SETTINGS, lr=RATE, batch_size=BATCH),
         *make_options(
             lifecycle.FINETUNE,

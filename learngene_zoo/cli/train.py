@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 import click
-from click.core import ParameterSource
 
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.records import is_own_data
@@ -23,6 +22,7 @@ from learngene_zoo.cli.options import (
     check_tasks,
     complete_tasks,
     find_any_model,
+    find_typed,
     list_typed,
     make_auto_options,
     make_model_argument,
@@ -135,12 +135,9 @@ def train_language(family: str, texts: tuple[str, ...], job: Job) -> None:
 
 def refuse_typed(parameters: Iterable[str], reason: str) -> None:
     """Raise `WrongCall` that names the first of these options that was typed."""
-    context = click.get_current_context()
-    for option in context.command.params:
-        is_typed = context.get_parameter_source(str(option.name)) is ParameterSource.COMMANDLINE
-        if option.name in parameters and is_typed:
-            families = " or ".join(LANGUAGE_FAMILIES)
-            raise WrongCall(f"{option.opts[0]} {reason.format(families=families)}")
+    option = find_typed(*parameters)
+    if option is not None:
+        raise WrongCall(f"{option} {reason.format(families=' or '.join(LANGUAGE_FAMILIES))}")
 
 
 command = SettingsCommand(
@@ -381,11 +378,7 @@ finetune_command = SettingsCommand(
             "Image height and width in pixels, also of the fine-tuned model; its position "
             "embedding is resampled.  [default: the model's]"
         ),
-        *make_options(
-            lifecycle.FinetuneConfig(),
-            kind=TrainingOption,
-            defaults={"fit": "stretch with a new head"},
-        ),
+        *make_options(lifecycle.FinetuneConfig(), kind=TrainingOption),
         *make_auto_options(lifecycle.FINETUNE, lifecycle.AUTO_SETTINGS, lr=RATE, batch_size=BATCH),
         *make_options(
             lifecycle.FINETUNE,

@@ -59,9 +59,16 @@ def test_methods_of_a_family_are_listed() -> None:
     for words, message in (
         (["methods", "--family", "evva"], "no family named 'evva'; did you mean eva?"),
         (["--family", "eva"], "--family selects methods: lgzoo list methods --family NAME"),
+        (
+            ["methods", "--family", "vit", "--html", "y.html"],
+            "--family and --html exclude each other; choose one",
+        ),
     ):
         result = CliRunner().invoke(main, ["list", *words])
         assert (result.exit_code, result.stderr) == (2, f"error: {message}\n")
+    cut, whole = (call("list", "methods", "--family", "vit", *word) for word in ([], ["--all"]))
+    assert cut.stderr.endswith(" rows left out; show them with --all\n")
+    assert len(cut.stdout.splitlines()) < len(whole.stdout.splitlines())
 
 
 def test_the_plan_of_lsamd_is_the_papers_table_2() -> None:
@@ -206,14 +213,35 @@ def test_the_help_of_extract_begins_with_the_methods_to_start_with() -> None:
         START_HERE
     )
     assert set(START_HERE) < set(METHODS.references())
-    assert " closed_form" not in others.split("\nOptions of every method:")[0]
+    others, shared = others.split("\nOptions of every method:")
+    assert " closed_form" not in others
+    about = "--help lists those of a method. [default: mini]"
+    assert about in " ".join(shared.split())
+    assert about in " ".join(call("plan", "--help").stdout.split())
+    assert " [default: mini] --image-size" in " ".join(
+        call("extract", "peg", "--help").stdout.split()
+    )
+
+
+@pytest.mark.parametrize("name", ["finetune", "shrink"])
+def test_the_help_of_fit_states_one_default(name: str) -> None:
+    text = " ".join(call(name, "--help").stdout.split("--fit")[1].split("  --")[0].split())
+    assert text.endswith(
+        "(none: stretch if a model that crops gets a new head, else as the model is configured)"
+    )
+
+
+@pytest.mark.parametrize("name", ["convert", "export", "publish", "fetch"])
+def test_progress_and_machine_come_last_in_the_help(name: str) -> None:
+    running = call(name, "--help").stdout.split("\nMachine and output:")[1]
+    assert all(option in running for option in ("--quiet", "--offline", "--json"))
 
 
 @pytest.mark.parametrize("name", sorted(TABLE))
 def test_no_help_has_bounds_that_nobody_reaches_or_an_option_without_a_text(name: str) -> None:
     text = call(name, "--help").stdout
     assert "9223372036854775807" not in text
-    assert "<=x" not in text.replace("0<=x<=1]", "")
+    assert "<=x" not in text
     command = main.get_command(click.Context(main), name)  # type: ignore[attr-defined]
     assert all(option.help for option in command.params if isinstance(option, click.Option))
 
