@@ -79,6 +79,12 @@ def quote_word(text: str) -> str:
     return shlex.quote(escape_controls(text))
 
 
+def quote_path(path: str | Path) -> str:
+    """Return a path as `quote_word` does; no command takes it for an option."""
+    text = str(path)
+    return quote_word(f"./{text}" if text.startswith("-") else text)
+
+
 def escape_html(text: str) -> str:
     """Return `text` escaped for HTML, also within the quotes of an attribute."""
     from html import escape

@@ -231,8 +231,8 @@ def _make_cell_options() -> list[click.Option]:
             ["--task"],
             shell_complete=complete_tasks,
             multiple=True,
-            help="Only this task; may be repeated. Without SUITE: a task of any suite, or your "
-            "own data.",
+            help="Only these tasks, separated by commas; may be repeated. Without SUITE: tasks of "
+            "any suite, or your own data.",
         ),
         click.Option(
             ["--layers", "--depth"],

@@ -22,7 +22,7 @@ from learngene_zoo.cli.job import say as say_now
 from learngene_zoo.cli.sections import SettingsCommand
 from learngene_zoo.errors import TrainingFailed
 from learngene_zoo.runs.progress import report_activity
-from learngene_zoo.text import format_count
+from learngene_zoo.text import format_count, quote_path
 
 COUNTS = {"params": "params", "flops": "FLOPs"}  # keys, and their names in the table
 ARMS = ("descendant", "shuffled", "stem", "stem_fan_in", "scratch_timm", "scratch_fan_in")
@@ -45,7 +45,7 @@ def demo(full: bool, workers: int | None, **options: Any) -> None:
         {"report": str(job.out / "report.html"), "numbers": str(job.out / "results.jsonl")},
         as_json=False,
     )
-    advise(f"lgzoo expand {job.out / 'learngene'} --layers 7", job.quiet)
+    advise(f"lgzoo expand {quote_path(job.out / 'learngene')} --layers 7", job.quiet)
 
 
 def _measure_rows(job: Job, full: bool, workers: int | None) -> list[Any]:

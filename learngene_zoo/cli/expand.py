@@ -41,7 +41,7 @@ from learngene_zoo.method.contract import Method
 from learngene_zoo.method.installed import find_method
 from learngene_zoo.method.sizes import Budget, Target
 from learngene_zoo.pretrained.sources import check_source
-from learngene_zoo.text import count_noun, format_count, quote_word
+from learngene_zoo.text import count_noun, format_count, quote_path
 
 if TYPE_CHECKING:
     from learngene_zoo.artifacts.descendant import Descendant
@@ -180,7 +180,7 @@ def expand(
 
 def _describe_next(descendant: Descendant, out: Path) -> str:
     """Return the next command; without a head and a task also the one that needs no labels."""
-    where = "" if str(out) == "descendant" else f" {quote_word(str(out))}"
+    where = "" if str(out) == "descendant" else f" {quote_path(out)}"
     task = choose_task(descendant)
     advice = f"lgzoo finetune{where}{format_task_option(task)}"
     if task is None or task == descendant.task or descendant.classes:

@@ -6,13 +6,24 @@ from pathlib import Path
 from typing import Any, Literal
 
 import click
-from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from learngene_zoo import lifecycle
-from learngene_zoo.cli.job import make_choice_option, make_job_options, print_row, say, take_job
-from learngene_zoo.cli.options import complete_tasks, find_any_model, make_model_argument
-from learngene_zoo.cli.sections import SettingsCommand
+from learngene_zoo.cli.job import (
+    Number,
+    make_choice_option,
+    make_job_options,
+    print_row,
+    say,
+    take_job,
+)
+from learngene_zoo.cli.options import (
+    complete_tasks,
+    find_any_model,
+    find_typed,
+    make_model_argument,
+)
+from learngene_zoo.cli.sections import DetailOption, SettingsCommand
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.pretrained.formats.layout import FORMATS
 from learngene_zoo.settings import Json
@@ -37,11 +48,9 @@ def export(
         raise WrongCall(
             f"{out} does not end in .{format}; leave out --format, or name another file with -o"
         )
-    source = click.get_current_context().get_parameter_source("max_drop")
-    if dtype != "int8" and source is ParameterSource.COMMANDLINE:
-        raise WrongCall("--max-drop applies only to --dtype int8; leave it out")
-    if dtype != "int8" and task is not None:
-        raise WrongCall("--task applies only to --dtype int8; leave it out")
+    of_int8 = find_typed("task", "max_drop")
+    if dtype != "int8" and of_int8 is not None:
+        raise WrongCall(f"{of_int8} applies only to --dtype int8; leave it out")
     exported = lifecycle.export(
         _find_exportable(model, job.run.offline),
         out,
@@ -85,12 +94,13 @@ command = SettingsCommand(
     callback=export,
     help="Export a model to one file that opens without this package: ONNX (for onnxruntime and "
     "others) or torch.export.\n\n"
-    "MODEL is a folder, or the name of a timm classifier (default: ./finetuned, else "
-    "./descendant). The input is pixel_values (batch, channels, size, size), the output is "
-    "logits, or features without classes; the batch size is dynamic. A text model takes "
-    "input_ids and attention_mask (batch, tokens), with two types of tokens also token_type_ids, "
-    "and without classes returns sentence_embedding. Labels, preprocessing and tokenizer are in "
-    "the file's metadata. The file is compared with the model before it is written.",
+    "MODEL is a folder, organisation/name@revision on the Hub, or the name of a timm classifier "
+    "(default: ./finetuned, else ./descendant). The input is pixel_values (batch, "
+    "channels, size, size), the output is logits, or features without classes; the batch size is "
+    "dynamic. A text model takes input_ids and attention_mask (batch, tokens), with two types of "
+    "tokens also token_type_ids, and without classes returns sentence_embedding. Labels, "
+    "preprocessing and tokenizer are in the file's metadata. The file is compared with the model "
+    "before it is written.",
     epilog="\b\nExamples:\n"
     "  lgzoo export\n"
     "  lgzoo export finetuned --dtype fp16 -o small.onnx\n"
@@ -119,7 +129,7 @@ command = SettingsCommand(
         ),
         click.Option(
             ["--max-drop"],
-            type=click.FloatRange(0, 1),
+            type=Number(0, 1),
             default=0.01,
             show_default=True,
             help="Largest accepted drop with int8 in accuracy (or the task's metric), or below 1 "
@@ -202,7 +212,7 @@ def _name_model(named: str | None, offline: bool) -> str | Path:
     return find_any_model(named, "finetuned", "descendant", offline=offline)
 
 
-convert_command = click.Command(
+convert_command = SettingsCommand(
     "convert",
     callback=convert,
     help="Write a model in the format of another package, which then opens it without this one: "
@@ -226,19 +236,19 @@ convert_command = click.Command(
             "  [default: the format that the ancestry model was read from]",
         ),
         click.Option(["--no-head"], is_flag=True, help="Leave the head out."),
-        click.Option(
+        DetailOption(
             ["--keep-interface"],
             is_flag=True,
             help="Refuse a model whose tokens have another width or grid than those of its "
             "ancestry model.",
         ),
-        click.Option(
+        DetailOption(
             ["--images"],
             shell_complete=complete_tasks,
             help="With --keep-interface: images without labels, as for `lgzoo heal`, on which the "
             "tokens are compared with those of the ancestry model (R2 and cosine).",
         ),
-        click.Option(
+        DetailOption(
             ["--ancestry"],
             help="Source of the ancestry model (default: the one that MODEL records).",
         ),

@@ -31,7 +31,7 @@ from learngene_zoo.method.checks import list_members
 from learngene_zoo.method.contract import PAPER, Extractor, Method
 from learngene_zoo.method.sizes import Target
 from learngene_zoo.runs.run import is_first
-from learngene_zoo.text import escape_controls, quote_word
+from learngene_zoo.text import escape_controls, quote_path
 
 
 def make_ancestry_option() -> click.Option:
@@ -53,7 +53,7 @@ def make_preset_option(method: Method) -> click.Option:
             f"{lifecycle.FULL_RATE}."
         )
     complete = click.Choice(list(method.presets)).shell_complete
-    return click.Option(["--preset"], help=help_text, show_default="mini", shell_complete=complete)
+    return click.Option(["--preset"], help=f"{help_text}  [default: mini]", shell_complete=complete)
 
 
 def make_image_size_option(
@@ -158,7 +158,7 @@ def _describe_next(learngene: Learngene, method: Method, out: Path) -> str:
     if len(depths) == 1 and len(members) > 1:
         params = sorted(member.cost().params for member in members)
         size = f"--max-params {params[len(params) // 2]}"
-    folder, purpose = quote_word(str(out)), learngene.config.purpose
+    folder, purpose = quote_path(out), learngene.config.purpose
     where = "" if str(out) == "learngene" else f" {folder}"
     task = format_task_option(purpose.task if purpose else None)
     return f"lgzoo expand{where} {size}{task}   (all sizes: lgzoo show {folder} --all)"

@@ -26,7 +26,7 @@ from learngene_zoo.cli.sections import SettingsCommand
 from learngene_zoo.lifecycle.training_warnings import describe_few
 from learngene_zoo.pretrained.sources import check_source
 from learngene_zoo.runs.run import is_first
-from learngene_zoo.text import escape_controls, quote_word
+from learngene_zoo.text import escape_controls, quote_path
 from learngene_zoo.training.healing.settings import HEALING, WITHOUT_MEANING
 
 
@@ -57,7 +57,7 @@ def heal(
     noun = "text" if record["images"]["kind"] == "text" else "image"
     few = describe_few(metrics, noun) if record["settings"]["keep"] == "best" else ""
     say(_describe_kept(metrics, record["recipe"]["lr"], noun, few), job)
-    where = "" if str(job.out) == "descendant" else f" {quote_word(str(job.out))}"
+    where = "" if str(job.out) == "descendant" else f" {quote_path(job.out)}"
     advice = f"lgzoo finetune{where}{format_task_option(task or choose_task(healed))}"
     if not (healed.classes or task or healed.task):
         advice += f"   (for its features: lgzoo export{where})"

@@ -19,12 +19,12 @@ from learngene_zoo.cli.job import (
     print_rows,
 )
 from learngene_zoo.cli.process.messages import print_note
-from learngene_zoo.cli.sections import SettingsCommand
+from learngene_zoo.cli.sections import RunningOption, SettingsCommand
 from learngene_zoo.errors import Unavailable, WrongCall
 from learngene_zoo.hub.client import parse_repository
 from learngene_zoo.hub.fetch import copy, fetch_repository
 from learngene_zoo.settings import Json, to_json
-from learngene_zoo.text import count_noun, escape_controls, quote_word
+from learngene_zoo.text import count_noun, escape_controls, quote_path
 
 
 def publish(
@@ -122,7 +122,7 @@ publish_command = SettingsCommand(
             help="Only list the changes with file sizes; without a network, list the files.",
         ),
         make_offline_option(),
-        click.Option(["--quiet", "-q"], is_flag=True, help="Print no progress and no hints."),
+        RunningOption(["--quiet", "-q"], is_flag=True, help="Print no progress and no hints."),
         make_json_option(),
     ],
 )
@@ -157,7 +157,7 @@ def fetch(
             f"checked {count_noun(len(fetched.files), 'file')} of {pinned}, {fetched.bytes:,} "
             "bytes: as published"
         )
-    name = quote_word(str(out) if out is not None else str(pinned))
+    name = quote_path(out if out is not None else str(pinned))
     advise(
         f"lgzoo expand {name}" if read_kind(folder) == "learngene" else f"lgzoo evaluate {name}",
         quiet,
@@ -185,7 +185,7 @@ fetch_command = SettingsCommand(
         ),
         click.Option(["--force"], is_flag=True, help="Replace what already exists."),
         make_offline_option(),
-        click.Option(["--quiet", "-q"], is_flag=True, help="Print no progress and no hints."),
+        RunningOption(["--quiet", "-q"], is_flag=True, help="Print no progress and no hints."),
         make_json_option(),
     ],
 )

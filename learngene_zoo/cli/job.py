@@ -170,23 +170,31 @@ def take_job(options: dict[str, Any]) -> Job:
     )
 
 
-class WholeNumber(click.ParamType):
-    """An integer within bounds; the error names the bounds, the help does not."""
+class Number(click.ParamType):
+    """A number within bounds; the error names the bounds, the help does not."""
 
-    name = "integer"
+    name, expected = "number", "a number"
+    kind: type[float] = float
 
-    def __init__(self, least: int | None = None, most: int | None = None) -> None:
+    def __init__(self, least: float | None = None, most: float | None = None) -> None:
         self.bounds = Bounds(least=least, most=most)
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the number. Raises click's usage error, which names the option."""
         try:
-            number = int(value)
+            number = self.kind(value)
         except ValueError:
-            self.fail(f"{value!r} is not an integer", param, ctx)
+            self.fail(f"{value!r} is not {self.expected}", param, ctx)
         if number not in self.bounds:
             self.fail(f"{value} is out of range; it must be {self.bounds}", param, ctx)
         return number
+
+
+class WholeNumber(Number):
+    """An integer within bounds."""
+
+    name, expected = "integer", "an integer"
+    kind = int
 
 
 def print_progress(is_wanted: bool = True) -> None:

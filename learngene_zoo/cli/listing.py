@@ -125,8 +125,11 @@ def print_listing(
     """
     if noun is not None and noun not in NOUNS:
         raise refuse_unknown("list", noun, NOUNS)
+    most = None if show_all else MAX_ROWS
+    if family is not None and html is not None:
+        raise WrongCall("--family and --html exclude each other; choose one")
     if family is not None:
-        _print_methods_of(family, noun, as_json)
+        _print_methods_of(family, noun, as_json, most)
         return
     if html is not None:
         _write_page(noun, html, force, as_json)
@@ -139,7 +142,6 @@ def print_listing(
         )
         print_rows(rows, as_json=True)
         return
-    most = None if show_all else MAX_ROWS
     if noun is not None:
         print_rows([_shorten(row) for row in NOUNS[noun]()], False, drops=DROPS[noun], most=most)
         if noun == "tasks" and not show_all:
@@ -153,8 +155,8 @@ def print_listing(
         advise("lgzoo list methods --all   (or learngenes, tasks, ancestries)")
 
 
-def _print_methods_of(family: str, noun: str | None, as_json: bool) -> None:
-    """Print the methods that take models of a family."""
+def _print_methods_of(family: str, noun: str | None, as_json: bool, most: int | None) -> None:
+    """Print the methods that take models of a family, at most `most` in a table."""
     if noun != "methods":
         raise WrongCall("--family selects methods: lgzoo list methods --family NAME")
     rows = list_methods()
@@ -162,9 +164,8 @@ def _print_methods_of(family: str, noun: str | None, as_json: bool) -> None:
     if family not in served:
         raise refuse_unknown("family", family, served)
     chosen = [row for row in rows if family in row["families"]]
-    print_rows(
-        chosen if as_json else [_shorten(row) for row in chosen], as_json, drops=DROPS["methods"]
-    )
+    shown = chosen if as_json else [_shorten(row) for row in chosen]
+    print_rows(shown, as_json, drops=DROPS["methods"], most=most)
 
 
 def _write_page(noun: str | None, path: Path, force: bool, as_json: bool) -> None:

@@ -15,7 +15,7 @@ from learngene_zoo.cli.sections import SettingsCommand
 from learngene_zoo.errors import Exists, WrongCall
 from learngene_zoo.method.installed import METHODS
 from learngene_zoo.tasks import catalogue
-from learngene_zoo.text import quote_word
+from learngene_zoo.text import quote_path
 
 TEMPLATES = Path(__file__).resolve().parent.parent / "templates"
 
@@ -36,7 +36,7 @@ def new_plugin(
         print_row({"path": str(folder)}, as_json=True)
         return
     print_lines([str(folder)])
-    advise(f"cd {quote_word(str(folder))} && pip install -e '.[test]' && pytest")
+    advise(f"cd {quote_path(folder)} && pip install -e '.[test]' && pytest")
 
 
 def render_package(name: str, kind: str) -> dict[str, str]:

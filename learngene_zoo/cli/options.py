@@ -244,6 +244,16 @@ def list_typed(settings: Any) -> dict[str, Any]:
     return values
 
 
+def find_typed(*names: str) -> str | None:
+    """Return the first of these parameters that is an option typed on this command line."""
+    context = click.get_current_context()
+    for option in context.command.params:
+        is_typed = context.get_parameter_source(str(option.name)) is ParameterSource.COMMANDLINE
+        if option.name in names and is_typed:
+            return option.opts[0]
+    return None
+
+
 def _join_groups(groups: tuple[tuple[Any, ...] | None, ...]) -> tuple[Any, ...] | None:
     """Join the groups of a repeated option: `--keep 1,4 --keep 5` equals `--keep 1,4,5`.
 
@@ -397,6 +407,11 @@ def parse_setting(settings: Any, name: str, text: str, option: str) -> Any:
 
 # Sections with options that not every method has.
 OF_A_METHOD = (SettingOption.section, TrainingOption.section)
+# Help texts of parameters that every method has, with another text.
+SHARED_HELPS = {
+    "preset": "Preset for the settings that are not given; lgzoo extract METHOD --help lists those "
+    "of a method.  [default: mini]"
+}
 
 
 class MethodGroup(LazyGroup):
@@ -457,7 +472,9 @@ class MethodGroup(LazyGroup):
             for option in sorted(params, key=rank_in_help):
                 record = option.get_help_record(ctx)
                 if record is not None and find_section(option) not in OF_A_METHOD:
-                    shared.setdefault(option.opts[0], record)
+                    words, text = record
+                    text = SHARED_HELPS.get(str(option.name), text)
+                    shared.setdefault(option.opts[0], (words, text))
         with formatter.section("Options of every method"):
             formatter.write_dl(list(shared.values()))
 

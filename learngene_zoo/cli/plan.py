@@ -51,7 +51,7 @@ from learngene_zoo.method.contract import Method
 from learngene_zoo.method.installed import find_method
 from learngene_zoo.method.sizes import AXES, Budget, Member, Target
 from learngene_zoo.settings import list_settings
-from learngene_zoo.text import count_noun, quote_word
+from learngene_zoo.text import count_noun, quote_path, quote_word
 
 if TYPE_CHECKING:
     from learngene_zoo.lifecycle.recommendation import RankedDescendant
@@ -294,7 +294,7 @@ def _call(candidate: RankedDescendant, task: str) -> str:
         for name, value in (candidate.member.settings or sizes).items()
     ]
     return (
-        f"lgzoo expand {quote_word(candidate.learngene)} {' '.join(words)} --task "
+        f"lgzoo expand {quote_path(candidate.learngene)} {' '.join(words)} --task "
         f"{quote_word(task)}"
     )
 
@@ -304,10 +304,10 @@ recommend_command = SettingsCommand(
     callback=recommend,
     help="Rank the descendants that could be built for a task, before anything is trained.\n\n"
     "LEARNGENE is a folder, a name on the shelf, or organisation/name@revision on the Hub "
-    "(default: all on the shelf). Of each learngene, a few sizes are built, within a budget the "
-    "largest ones, and ranked by the leave-one-out accuracy of a linear probe on the training "
-    "images or texts of the task. Intervals are over these. The order may differ after "
-    "fine-tuning: fine-tune the first few and compare them.",
+    "(default: all on the shelf). A few sizes of each learngene are built (within a budget, the "
+    "largest ones) and ranked by the leave-one-out accuracy of a linear probe on the training "
+    "images or texts of the task. The intervals are those of this accuracy over the images or "
+    "texts. The order may differ after fine-tuning: fine-tune the first few and compare them.",
     epilog="\b\nExamples:\n"
     "  lgzoo recommend --task digits\n"
     "  lgzoo recommend lsamd pool --task folder:photos --max-params 1M --json",

@@ -47,7 +47,7 @@ from learngene_zoo.lifecycle.shrinking.request import ShrinkConfig
 from learngene_zoo.method.sizes import Budget
 from learngene_zoo.runs.run import is_first
 from learngene_zoo.settings import to_json
-from learngene_zoo.text import format_count, format_seconds, quote_word
+from learngene_zoo.text import format_count, format_seconds, quote_path
 
 DROPS = ("MB", "ms", "params")  # columns that a narrow terminal may omit
 SHORT = {"validation": "val"}  # headings, so that the parameters fit into 80 columns
@@ -156,7 +156,7 @@ def _print_result(result: Any, job: Job) -> None:
         say(f"{library} opens the folder of the model", job)
     if table.task is not None:
         sample = "--text TEXT" if table.noun == "text" else "PICTURE"
-        advise(f"lgzoo predict {quote_word(str(job.out))} {sample}", job.quiet)
+        advise(f"lgzoo predict {quote_path(job.out)} {sample}", job.quiet)
 
 
 def _print_advice(result: Any, job: Job) -> int:
@@ -223,12 +223,7 @@ command = SettingsCommand(
             is_flag=True,
             help="Print the candidates and an estimated time, and start nothing.",
         ),
-        *make_options(
-            lifecycle.FinetuneConfig(),
-            without=LEFT_OUT,
-            kind=TrainingOption,
-            defaults={"fit": "stretch with a new head"},
-        ),
+        *make_options(lifecycle.FinetuneConfig(), without=LEFT_OUT, kind=TrainingOption),
         *make_auto_options(lifecycle.FINETUNE, lifecycle.AUTO_SETTINGS, lr=RATE, batch_size=BATCH),
         *make_options(
             lifecycle.FINETUNE,

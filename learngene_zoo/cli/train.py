@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 import click
-from click.core import ParameterSource
 
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.records import is_own_data
@@ -23,6 +22,7 @@ from learngene_zoo.cli.options import (
     check_tasks,
     complete_tasks,
     find_any_model,
+    find_typed,
     list_typed,
     make_auto_options,
     make_model_argument,
@@ -43,7 +43,7 @@ from learngene_zoo.method.sizes import Target
 from learngene_zoo.runs.run import is_first
 from learngene_zoo.settings import list_settings
 from learngene_zoo.tasks.catalogue import SOURCE_TASK
-from learngene_zoo.text import count_noun, escape_controls, quote_word
+from learngene_zoo.text import count_noun, escape_controls, quote_path
 
 # A small model whose weights are still useful to inherit. `FROM_TASK` comes from the task.
 SPEC = ViTSpec(layers=12, width=96, heads=3, image_size=32, patch_size=8)
@@ -104,7 +104,7 @@ def train(
     print_made(
         job.out,
         job,
-        f"lgzoo extract lsamd --ancestry {quote_word(str(job.out))}{format_task_option(task)}",
+        f"lgzoo extract lsamd --ancestry {quote_path(job.out)}{format_task_option(task)}",
     )
     print_training_warning(model.provenance["metrics"])
 
@@ -130,17 +130,14 @@ def train_language(family: str, texts: tuple[str, ...], job: Job) -> None:
         force=job.force,
         **sizes,
     )
-    print_made(job.out, job, f"lgzoo extract first_k --ancestry {quote_word(str(job.out))}")
+    print_made(job.out, job, f"lgzoo extract first_k --ancestry {quote_path(job.out)}")
 
 
 def refuse_typed(parameters: Iterable[str], reason: str) -> None:
     """Raise `WrongCall` that names the first of these options that was typed."""
-    context = click.get_current_context()
-    for option in context.command.params:
-        is_typed = context.get_parameter_source(str(option.name)) is ParameterSource.COMMANDLINE
-        if option.name in parameters and is_typed:
-            families = " or ".join(LANGUAGE_FAMILIES)
-            raise WrongCall(f"{option.opts[0]} {reason.format(families=families)}")
+    option = find_typed(*parameters)
+    if option is not None:
+        raise WrongCall(f"{option} {reason.format(families=' or '.join(LANGUAGE_FAMILIES))}")
 
 
 command = SettingsCommand(
@@ -227,7 +224,7 @@ def finetune(
         say(f"{kept_text}{measured} (95 % interval {facts['low']:.4f} to {facts['high']:.4f})", job)
         if facts.get("kept_epoch") == 0:
             say(advise_training(metrics, recipe, noun), job)
-    where = "" if str(job.out) == "finetuned" else f" {quote_word(str(job.out))}"
+    where = "" if str(job.out) == "finetuned" else f" {quote_path(job.out)}"
     print_made(
         job.out,
         job,
@@ -381,11 +378,7 @@ finetune_command = SettingsCommand(
             "Image height and width in pixels, also of the fine-tuned model; its position "
             "embedding is resampled.  [default: the model's]"
         ),
-        *make_options(
-            lifecycle.FinetuneConfig(),
-            kind=TrainingOption,
-            defaults={"fit": "stretch with a new head"},
-        ),
+        *make_options(lifecycle.FinetuneConfig(), kind=TrainingOption),
         *make_auto_options(lifecycle.FINETUNE, lifecycle.AUTO_SETTINGS, lr=RATE, batch_size=BATCH),
         *make_options(
             lifecycle.FINETUNE,

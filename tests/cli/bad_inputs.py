@@ -120,7 +120,7 @@ CALLS = [
     Case("predict model nothing.png", FAILED, ("nothing.png",)),
     Case("predict photos/red/0.png model", WRONG, ("model is a model", "predict model photos")),
     Case("shrink folder:photos --max-params 9K -o new", WRONG, ("is data, not a model", "--task")),
-    Case("predict model scratched", WRONG, ("no images in",)),
+    Case("predict model scratched", FAILED, ("no images in",)),
     Case("finetune model --task folder:photos --keep worst", WRONG, ("--keep", "worst")),
     Case("finetune model --task folder:photos --patience 0", WRONG, ("--patience", "at least 1")),
     Case("heal model", WRONG, ("missing option '--images'", "see lgzoo heal --help")),

@@ -105,6 +105,20 @@ def test_debug_shows_where_and_is_taken_off_the_line(capsys: pytest.CaptureFixtu
             "lgzoo expand --task 'folder:My Photos' -o x-2",
         ),
         (["show", "digits", "--sheet", "s.png"], "s.png", "lgzoo show digits -o s-2.png"),
+        (["shrink", "--task", "digits"], "shrunk.onnx", "lgzoo shrink --task digits -o shrunk-4"),
+        (["shrink", "-o", "my.model"], "my.model.html", "lgzoo shrink -o my-2.model"),
+        (["expand", "--layers", "7", "--", "-y"], "x", "lgzoo expand --layers 7 -o x-2 -- -y"),
+        (["expand", "-o", "./-y"], "-y", "lgzoo expand -o ./-y-2"),
+        (
+            ["list", "learngenes", "--html", "x.html"],
+            "x.html",
+            "lgzoo list learngenes --html x-2.html",
+        ),
+        (
+            ["list", "learngenes", "--html=x.html"],
+            "x.html",
+            "lgzoo list learngenes --html x-2.html",
+        ),
     ],
 )
 def test_a_place_that_is_taken_comes_with_the_command_that_writes_beside_it(
@@ -116,12 +130,15 @@ def test_a_place_that_is_taken_comes_with_the_command_that_writes_beside_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("finetuned-2").mkdir()
+    for folder in ("finetuned-2", "shrunk-2"):
+        Path(folder).mkdir()
+    Path("shrunk-3.html").touch()
     code, text = outcome(Exists(path), capsys, words)
     assert code == 1
+    option = "--html" if words[0] == "list" else "-o"
     assert text.endswith(
-        "already exists; choose another path with -o, or replace it with --force; for example:"
-        f" {beside}\n"
+        f"already exists; choose another path with {option}, or replace it with --force; for "
+        f"example: {beside}\n"
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -58,9 +59,16 @@ def test_methods_of_a_family_are_listed() -> None:
     for words, message in (
         (["methods", "--family", "evva"], "no family named 'evva'; did you mean eva?"),
         (["--family", "eva"], "--family selects methods: lgzoo list methods --family NAME"),
+        (
+            ["methods", "--family", "vit", "--html", "y.html"],
+            "--family and --html exclude each other; choose one",
+        ),
     ):
         result = CliRunner().invoke(main, ["list", *words])
         assert (result.exit_code, result.stderr) == (2, f"error: {message}\n")
+    cut, whole = (call("list", "methods", "--family", "vit", *word) for word in ([], ["--all"]))
+    assert cut.stderr.endswith(" rows left out; show them with --all\n")
+    assert len(cut.stdout.splitlines()) < len(whole.stdout.splitlines())
 
 
 def test_the_plan_of_lsamd_is_the_papers_table_2() -> None:
@@ -205,14 +213,35 @@ def test_the_help_of_extract_begins_with_the_methods_to_start_with() -> None:
         START_HERE
     )
     assert set(START_HERE) < set(METHODS.references())
-    assert " closed_form" not in others.split("\nOptions of every method:")[0]
+    others, shared = others.split("\nOptions of every method:")
+    assert " closed_form" not in others
+    about = "--help lists those of a method. [default: mini]"
+    assert about in " ".join(shared.split())
+    assert about in " ".join(call("plan", "--help").stdout.split())
+    assert " [default: mini] --image-size" in " ".join(
+        call("extract", "peg", "--help").stdout.split()
+    )
+
+
+@pytest.mark.parametrize("name", ["finetune", "shrink"])
+def test_the_help_of_fit_states_one_default(name: str) -> None:
+    text = " ".join(call(name, "--help").stdout.split("--fit")[1].split("  --")[0].split())
+    assert text.endswith(
+        "(none: stretch if a model that crops gets a new head, else as the model is configured)"
+    )
+
+
+@pytest.mark.parametrize("name", ["convert", "export", "publish", "fetch"])
+def test_progress_and_machine_come_last_in_the_help(name: str) -> None:
+    running = call(name, "--help").stdout.split("\nMachine and output:")[1]
+    assert all(option in running for option in ("--quiet", "--offline", "--json"))
 
 
 @pytest.mark.parametrize("name", sorted(TABLE))
 def test_no_help_has_bounds_that_nobody_reaches_or_an_option_without_a_text(name: str) -> None:
     text = call(name, "--help").stdout
     assert "9223372036854775807" not in text
-    assert "<=x" not in text.replace("0<=x<=1]", "")
+    assert "<=x" not in text
     command = main.get_command(click.Context(main), name)  # type: ignore[attr-defined]
     assert all(option.help for option in command.params if isinstance(option, click.Option))
 
@@ -290,7 +319,7 @@ def test_the_demo_prints_its_table_and_what_it_shows(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("learngene_zoo.cli.demo._measure_rows", lambda job, full, workers: [])
     monkeypatch.setattr("learngene_zoo.bench.demo.demo_rows", lambda rows: [line])
     monkeypatch.setenv("COLUMNS", "120")
-    result = call("demo", "-o", "story")
+    result = call("demo", "-o", "my story")
     for words in (
         "91.3",
         "scratch fan_in",
@@ -300,7 +329,8 @@ def test_the_demo_prints_its_table_and_what_it_shows(monkeypatch: pytest.MonkeyP
         "report.html",
     ):
         assert words in result.stdout
-    assert result.stderr.splitlines()[-1].startswith("next: lgzoo expand")
+    advice = "next: lgzoo expand 'my story/learngene' --layers 7"
+    assert result.stderr.splitlines()[-1] == advice
     assert json.loads(call("demo", "--json", "-q").stdout) == [{**line, "path": "demo"}]
 
 
@@ -317,6 +347,17 @@ def test_after_an_extraction_of_one_depth_a_smaller_size_is_suggested(
     assert call(*said).exit_code == 0
     params = lg.load("descendant").cost().params
     assert params <= int(said[2]) < count_cost(read_ancestry_spec("bundled")).params
+
+
+def test_the_next_command_can_be_pasted_for_a_folder_that_is_named_like_an_option(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    advice = call("extract", "first_k", "-o", "./-y").stderr.splitlines()[-1]
+    assert advice.startswith("next: lgzoo expand ./-y --layers 7")
+    words = shlex.split(advice.removeprefix("next: lgzoo ").partition("   (")[0])
+    built = call(*words, "-o", "./-z")
+    assert (built.exit_code, built.stderr.splitlines()[-1]) == (0, "next: lgzoo finetune ./-z")
 
 
 @pytest.mark.parametrize("verb", ["extract", "plan"])

@@ -204,7 +204,7 @@ def test_a_folder_without_pictures(pictures: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.chdir(pictures)
     MODEL.save(pictures / "model")
     code, out, errors = call("model")
-    assert (code, out) == (2, "")
+    assert (code, out) == (1, "")
     assert "no images in" in errors[0]
 
 
@@ -223,32 +223,42 @@ def predict(*words: str) -> tuple[int, str, list[str]]:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "code", "said"),
     [
         (
             ["nope.jpg"],
+            1,
             "error: nope.jpg does not exist; give an existing image, or a model before the image",
         ),
         (
             ["ant/nope.PNG", "ant/0.png"],
+            1,
             "error: ant/nope.PNG does not exist; give an existing image",
         ),
-        (["nosuch"], "error: nosuch does not exist; lgzoo predict finetuned photo.jpg"),
-        ([], "error: missing argument 'IMAGES...'; lgzoo predict finetuned photo.jpg"),
-        (["model"], "error: missing argument 'IMAGES...'; lgzoo predict finetuned photo.jpg"),
-        (["timm:deit_tiny_patch16_224"], "error: missing argument 'IMAGES...'"),
+        (["nosuch"], 2, "error: nosuch does not exist; lgzoo predict finetuned photo.jpg"),
+        ([], 2, "error: missing argument 'IMAGES...'; lgzoo predict finetuned photo.jpg"),
+        (["model"], 2, "error: missing argument 'IMAGES...'; lgzoo predict finetuned photo.jpg"),
+        (["timm:deit_tiny_patch16_224"], 2, "error: missing argument 'IMAGES...'"),
         (
             ["model", "finetuned"],
+            1,
             "error: no images in finetuned or its subfolders (3 files left out: ",
         ),
     ],
 )
 def test_a_call_without_pictures_says_what_is_missing(
-    at_hand: Path, words: list[str], said: str
+    at_hand: Path, words: list[str], code: int, said: str
 ) -> None:
-    code, out, errors = predict(*words)
-    assert (code, out, len(errors)) == (2, "", 1)
+    got, out, errors = predict(*words)
+    assert (got, out, len(errors)) == (code, "", 1)
     assert errors[0].startswith(said)
+
+
+def test_paths_of_stdin_need_no_model(at_hand: Path) -> None:
+    arguments = ["predict", "-", "--threads", "1"]
+    got = CliRunner().invoke(main, arguments, input="ant/0.png\nbee/1.png\n")
+    assert got.exit_code == 0, got.stderr
+    assert got.stdout == predict("finetuned", "ant/0.png", "bee/1.png")[1]
 
 
 def test_a_folder_of_pictures_needs_no_model_and_is_read_to_its_leaves(at_hand: Path) -> None:

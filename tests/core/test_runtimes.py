@@ -394,6 +394,9 @@ def test_options_that_nothing_looks_at_are_refused(tmp_path: Path) -> None:
     for words, message in (
         (("--task", "nosuch", "--format", "pt2"), "--task applies only to --dtype int8"),
         (("--max-drop", "0.1"), "--max-drop applies only to --dtype int8"),
+        (("--max-drop", "2"), "2 is out of range; it must be at least 0 and at most 1"),
+        (("--max-drop", "nan"), "nan is out of range; it must be at least 0 and at most 1"),
+        (("--max-drop", "little"), "'little' is not a number"),
     ):
         result = CliRunner().invoke(
             main, ["export", str(folder), *words, "-o", str(tmp_path / "model.pt2")]

@@ -134,7 +134,12 @@ def test_the_doctor_exits_with_1_and_draws_what_can_be_read(
     ("words", "message"),
     [
         (["--check-images"], "--check-images needs the task"),
-        (["-o", "sheet.png"], "-o draws the images that --check-images read"),
+        (["-o", "sheet.png"], "-o needs --check-images, which reads the images to draw"),
+        (["--workers", "2"], "--workers needs --check-images"),
+        (["--self-test", "--task", "digits"], "--self-test and --task exclude each other"),
+        (["--self-test", "--check-images"], "--self-test and --check-images exclude each other"),
+        (["--self-test", "--hub"], "--self-test and --hub exclude each other; choose one"),
+        (["--hub", "--task", "digits"], "--hub and --task exclude each other; choose one"),
         (["--check-images", "--task", "digits", "-o", "sheet.gif"], "must end in .png"),
     ],
 )

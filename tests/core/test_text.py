@@ -13,6 +13,7 @@ from learngene_zoo.text import (
     escape_formula,
     escape_markdown,
     format_json,
+    quote_path,
     quote_word,
 )
 
@@ -49,6 +50,7 @@ def test_ordinary_text_stays_as_it_is(text: str) -> None:
     assert escape_controls(text) == text
     assert format_json([text]) == json.dumps([text], ensure_ascii=False)
     assert shlex.split(quote_word(text)) == [text]
+    assert quote_path(f"-{text}") == quote_word(f"./-{text}")
 
 
 @pytest.mark.parametrize("text", HOSTILE)

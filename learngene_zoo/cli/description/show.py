@@ -31,7 +31,7 @@ from learngene_zoo.cli.job import (
     print_rows,
 )
 from learngene_zoo.cli.listing import DROPS, make_task_row
-from learngene_zoo.cli.options import check_tasks, complete_learngenes
+from learngene_zoo.cli.options import check_tasks, complete_learngenes, find_typed
 from learngene_zoo.cli.plan import list_sizes, make_convention_option, print_sizes
 from learngene_zoo.cli.sections import SettingsCommand
 from learngene_zoo.errors import BadFile, WrongCall, ZooError, find_nearest, refuse_unknown
@@ -69,6 +69,10 @@ def show(
     if name.startswith(OWN_DATA):
         check_tasks(name)
     METHODS.check_unused(name)
+    if find_typed("split") and sheet is None:
+        raise WrongCall("--split needs -o; add -o FILE, or leave out --split")
+    if is_exported_file(name):
+        _refuse_convention(name)
     if is_pretrained(name) or is_exported_file(name):
         if sheet is not None:
             raise _refuse_sheet(name)
@@ -88,6 +92,7 @@ def show(
     if name in METHODS.references():
         _print_method(name, convention, show_all, as_json)
     elif folder is None and name in _list_suites():
+        _refuse_convention(name)
         rows = [
             make_task_row(entry)
             for entry in map(catalogue.find_entry, _list_suites()[name])
@@ -95,6 +100,7 @@ def show(
         ]
         print_rows(rows, as_json, drops=DROPS["tasks"], most=None if show_all else MAX_ROWS)
     elif folder is None:
+        _refuse_convention(name)
         row = _describe_task(name, sheet, split, force, offline)
         print_row(
             row if as_json else _shorten_classes(row),
@@ -125,6 +131,15 @@ def _note_weights(folder: Path) -> None:
 
 def _refuse_sheet(name: str) -> WrongCall:
     return WrongCall(f"--sheet (-o) needs a task, and {name} is not one; see `lgzoo list tasks`")
+
+
+def _refuse_convention(name: str) -> None:
+    """Raise `WrongCall` if --convention was typed for what has no sizes."""
+    if find_typed("convention"):
+        raise WrongCall(
+            f"--convention needs a method, a learngene or a model, and {name} is none of them; "
+            "leave it out"
+        )
 
 
 def _is_named(name: str) -> bool:

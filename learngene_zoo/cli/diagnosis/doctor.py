@@ -25,7 +25,7 @@ from learngene_zoo.cli.job import (
     print_row,
     print_rows,
 )
-from learngene_zoo.cli.options import check_tasks, complete_tasks
+from learngene_zoo.cli.options import check_tasks, complete_tasks, find_typed
 from learngene_zoo.cli.sections import SettingsCommand
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.method.installed import METHODS
@@ -56,6 +56,7 @@ def doctor(
     """Print the findings; exit with 1 if one of them is bad."""
     print_progress()
     check_tasks(task)
+    _refuse_ignored(hub, self_test, check_images)
     if hub and offline:
         raise WrongCall("--hub asks the Hub, which --offline forbids; leave out one of them")
     if check_images:
@@ -67,7 +68,8 @@ def doctor(
         return
     if sheet is not None:
         raise WrongCall(
-            "-o draws the images that --check-images read; add it, or use lgzoo show TASK -o"
+            "-o needs --check-images, which reads the images to draw; add it, or use lgzoo show "
+            "TASK -o FILE"
         )
     if task is not None:
         _check_task(task, offline, as_json)
@@ -83,6 +85,17 @@ def doctor(
     click.echo(
         f"{left_out} of {len(rows)} rows left out, none of them bad; show them with --all", err=True
     )
+
+
+def _refuse_ignored(hub: bool, self_test: bool, check_images: bool) -> None:
+    """Raise `WrongCall` for an option that a call with these would ignore."""
+    of_checks = ("task", "check_images", "sheet", "workers")
+    other = find_typed(*of_checks, *(["hub"] if self_test else []))
+    if other is not None and (hub or self_test):
+        first = "--self-test" if self_test else "--hub"
+        raise WrongCall(f"{first} and {other} exclude each other; choose one")
+    if find_typed("workers") and not check_images:
+        raise WrongCall("--workers needs --check-images; add it, or leave out --workers")
 
 
 def _check_task(task: str, offline: bool, as_json: bool) -> None:
@@ -220,7 +233,8 @@ command = SettingsCommand(
         click.Option(
             ["--workers"],
             type=WholeNumber(0, MAX_THREADS),
-            help="Worker processes that read the images.  [default: all cores]",
+            help=f"Worker processes that read the images.  [default: all cores, at most "
+            f"{MAX_READERS}]",
         ),
         click.Option(["--force"], is_flag=True, help="Replace a sheet that already exists."),
         click.Option(

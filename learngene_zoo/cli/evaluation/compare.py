@@ -118,8 +118,8 @@ def _flatten(first: str, second: str, comparison: Comparison) -> dict[str, Any]:
 command = SettingsCommand(
     "compare",
     callback=compare,
-    help="Evaluate two models on the same images: the accuracy of each (mIoU for segmentation), "
-    "the difference with a paired 95 % interval, parameters and FLOPs.\n\n"
+    help="Evaluate two models on the same images or texts: the accuracy of each (mIoU for "
+    "segmentation), the difference with a paired 95 % interval, parameters and FLOPs.\n\n"
     "FIRST and SECOND are folders, organisation/name@revision on the Hub, or names of timm "
     "classifiers, trained for the task.",
     epilog="\b\nExamples:\n"

@@ -266,8 +266,8 @@ command = SettingsCommand(
         ),
         *make_job_options(
             None,
-            "Also write the results, as --json prints them, to this file. Without -o no file is "
-            "written.",
+            "Also write the results, as --json prints them, to this file; with --probe, its rows "
+            "as a list named probes. Without -o no file is written.",
             without=("tracker",),
             force_help="Replace the file of -o if it exists.",
             resume_help="Accept an existing file of -o if it has the results of this call; another "

@@ -39,8 +39,8 @@ def predict(
 ) -> int:
     """Print the classes of every picture as it is read; return 1 if a picture cannot be read."""
     job = take_job(options)
-    # A model is a folder, so that a file is the first picture, for the default model.
-    if Path(model).is_file() and not is_exported_file(model):
+    # A model is a folder, so that a file or stdin is the first input, for the default model.
+    if model == "-" or (Path(model).is_file() and not is_exported_file(model)):
         model, images = "", (model, *images)
     if not text or images:
         model, images = _sort_words(model, images)
@@ -91,10 +91,11 @@ def predict(
 def _sort_words(model: str, images: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
     """Return the model, "" for the default one, and the pictures from the words of a call.
 
-    Raises `WrongCall` for a missing picture in the model's position, and if there are no pictures.
+    Raises `BadData` for a missing picture in the model's position, and `WrongCall` if there are no
+    pictures.
     """
     if _is_lost_picture(model):
-        raise WrongCall(
+        raise BadData(
             f"{model} does not exist; give an existing image, or a model before the image: lgzoo "
             "predict finetuned photo.jpg"
         )
@@ -285,9 +286,7 @@ def _list_below(folder: str, job: Job) -> Sequence[str]:
     lines = [describe_left_out(listing.left_out), _describe_dangling(listing.dangling)]
     if not listing.pictures:
         notes = "".join(f" ({line})" for line in lines if line)
-        raise WrongCall(
-            f"no images in {folder} or its subfolders{notes}; give a folder with images"
-        )
+        raise BadData(f"no images in {folder} or its subfolders{notes}; give a folder with images")
     for line in filter(None, lines):
         say(f"note: {line}", job)
     return listing.pictures
@@ -307,12 +306,12 @@ command = SettingsCommand(
     callback=predict,
     help="Classify images or texts: print the most probable classes of each.\n\n"
     "MODEL is a folder, organisation/name@revision on the Hub, the name of a timm classifier, or "
-    "an ONNX file written by lgzoo export (default, if the first argument is an image or a folder "
-    "of images: ./finetuned). IMAGES are files, folders (searched with their subfolders, links "
-    "followed), or - for paths from stdin, one per line. An image or a text that cannot be read is "
-    "reported on stderr; the others are still classified, and the exit code is 1. For a text model"
-    " give --text, .txt files, or - for texts from stdin, one per line; a tab separates the "
-    "two texts of a pair.",
+    "an ONNX file written by lgzoo export (default: ./finetuned, if the first argument is an "
+    "image, a folder of images or -, or if only --text is given). IMAGES are files, folders "
+    "(searched with their subfolders, links followed), or - for paths from stdin, one per line. "
+    "An image or a text that cannot be read is reported on stderr; the others are still "
+    "classified, and the exit code is 1. For a text model give --text, .txt files, or - for texts "
+    "from stdin, one per line; a tab separates the two texts of a pair.",
     epilog="\b\nExamples:\n"
     "  lgzoo predict finetuned photo.jpg\n"
     "  lgzoo predict finetuned photos --json\n"

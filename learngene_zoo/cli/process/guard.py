@@ -9,7 +9,12 @@ from collections.abc import Callable, Sequence
 
 import click
 
-from learngene_zoo.cli.process.messages import DEBUG, describe_error, shorten_line, suggest_path
+from learngene_zoo.cli.process.messages import (
+    DEBUG,
+    describe_error,
+    describe_taken_path,
+    shorten_line,
+)
 from learngene_zoo.cli.process.signals import INTERRUPTED, TERMINATED, handle_interrupts
 from learngene_zoo.errors import CAN_RESUME, Exists, Unavailable
 
@@ -51,11 +56,7 @@ def run_guarded(call: Callable[[list[str]], object], arguments: Sequence[str]) -
                 sys.unraisablehook = lambda unraisable: None
             line, code = describe_error(error)
             if isinstance(error, Exists):
-                remedy = ", or replace it with --force" if error.can_replace else ""
-                line = (
-                    f"{error.path} already exists; choose another path with -o{remedy}; for "
-                    f"example: {suggest_path(words, error.path)}"
-                )
+                line = describe_taken_path(error, words)
             click.echo(f"error: {shorten_line(line)}", err=True)
             return code
 

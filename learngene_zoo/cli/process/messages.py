@@ -14,18 +14,22 @@ from learngene_zoo.errors import (
     MIN_LETTERS,
     OUT_OF_MEMORY,
     TOO_MANY_FILES,
+    Exists,
     NoLabels,
     ZooError,
     explain_os_error,
     find_nearest,
 )
-from learngene_zoo.text import escape_controls, quote_word
+from learngene_zoo.text import escape_controls, quote_path, quote_word
 
 DEBUG = "--debug"
 LONGEST = 200  # characters of one word in an error
 SIZES = ("layers", "depth", "width", "embed-dim", "heads")  # options of expand, not of extract
 MAX_SUGGESTED = 5  # options that begin with a typed one
 MISFIT = "torchvision::"  # in the error of an import with a torchvision for another torch
+# Options that name the result, and the suffixes of what a command writes beside it.
+OUTPUTS = ("--out", "--sheet", "--html")
+BESIDE = {"shrink": (".html", ".onnx", ".pt2")}
 # Options of the command line by the arguments of Python that messages name.
 OPTIONS = {"Run(resume=True)": "--resume", "force=True": "--force", "out=PATH": "-o"}
 
@@ -130,20 +134,49 @@ def shorten_line(text: str) -> str:
     return escape_controls(" ".join(words))
 
 
-def suggest_path(words: Sequence[str], path: str) -> str:
-    """Return the same command line with `-o` and the first free name after `path`: finetuned-2."""
+def describe_taken_path(error: Exists, words: Sequence[str]) -> str:
+    """Return the message for a result whose path exists, with a command line that avoids it."""
+    remedy = ", or replace it with --force" if error.can_replace else ""
+    return (
+        f"{error.path} already exists; choose another path with {_name_output(words)}{remedy}; for "
+        f"example: {_suggest_path(words, error.path)}"
+    )
+
+
+def _name_output(words: Sequence[str]) -> str:
+    """Return the option that names the result of a command line."""
+    is_page = any(word.partition("=")[0] == "--html" for word in words)
+    return "--html" if is_page else "-o"
+
+
+def _suggest_path(words: Sequence[str], path: str) -> str:
+    """Return the same command line with the first free name after `path`: -o finetuned-2."""
+    end = words.index("--") if "--" in words else len(words)
     kept_words, skip = [], False
-    for word in words:
-        if skip or word.startswith(("-o", "--out=", "--sheet=")):
+    for word in words[:end]:
+        if skip or word.startswith(("-o", *(f"{name}=" for name in OUTPUTS))):
             skip = not skip and word == "-o"
-        elif word in ("--out", "--sheet"):
+        elif word in OUTPUTS:
             skip = True
         else:
             kept_words.append(word)
-    target = Path(path)
+    free = _find_free(path, BESIDE.get(words[0], ()) if words else ())
+    named = [*map(quote_word, [*kept_words, _name_output(words)]), quote_path(free)]
+    return " ".join(["lgzoo", *named, *map(quote_word, words[end:])])
+
+
+def _find_free(path: str, beside: Sequence[str]) -> Path:
+    """Return the first free path after `path`, or after the one that has it beside it.
+
+    `beside` are the suffixes of the other files that the command writes, which are free too.
+    """
+    suffix = next((suffix for suffix in beside if path.endswith(suffix)), "")
+    target = Path(path.removesuffix(suffix))
     if target.name in ("", ".."):  # a folder above, such as the current one: a name within it
         target = target / "new"
     number = 2
-    while os.path.lexists(free := target.with_name(f"{target.stem}-{number}{target.suffix}")):
+    while True:
+        free = target.with_name(f"{target.stem}-{number}{target.suffix}")
+        if not any(os.path.lexists(f"{free}{suffix}") for suffix in ("", *beside)):
+            return free
         number += 1
-    return " ".join(map(quote_word, ["lgzoo", *kept_words, "-o", str(free)]))

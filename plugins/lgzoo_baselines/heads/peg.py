@@ -168,7 +168,8 @@ class PegExpander(Expander):
 PEG = Method(
     name="peg",
     title=(
-        "random mixtures of the ancestry's heads and MLPs; descendants use random mixtures of these"
+        "random mixtures of the ancestry model's heads and MLPs; descendants use random mixtures "
+        "of these"
     ),
     paper=(
         "Wang, Yang, Chen, Geng. Vision Transformers as Probabilistic Expansion "
