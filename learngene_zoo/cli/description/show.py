@@ -93,12 +93,7 @@ def show(
         _print_method(name, convention, show_all, as_json)
     elif folder is None and name in _list_suites():
         _refuse_convention(name)
-        rows = [
-            make_task_row(entry)
-            for entry in map(catalogue.find_entry, _list_suites()[name])
-            if entry
-        ]
-        print_rows(rows, as_json, drops=DROPS["tasks"], most=None if show_all else MAX_ROWS)
+        _print_suite(name, show_all, as_json)
     elif folder is None:
         _refuse_convention(name)
         row = _describe_task(name, sheet, split, force, offline)
@@ -195,6 +190,12 @@ def _print_heading(as_json: bool, **facts: Json) -> None:
             is_folded=True,
         )
         click.echo()
+
+
+def _print_suite(name: str, show_all: bool, as_json: bool) -> None:
+    entries = map(catalogue.find_entry, _list_suites()[name])
+    rows = [make_task_row(entry) for entry in entries if entry]
+    print_rows(rows, as_json, drops=DROPS["tasks"], most=None if show_all else MAX_ROWS)
 
 
 def _print_method(name: str, convention: Convention, show_all: bool, as_json: bool) -> None:

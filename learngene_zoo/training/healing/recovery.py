@@ -91,15 +91,8 @@ def recover(
     )
     watch = Watch(run=run, keep=healing.keep, patience=healing.patience)
     # The loss of the streams alone reaches no parameters behind the last matched block.
-    steps = train(
-        objective,
-        loader,
-        recipe,
-        run,
-        label=f"healing on {images.name}",
-        lines=False,
-        unused=set(objective.weights) == {STREAMS},
-    )
+    unused, label = set(objective.weights) == {STREAMS}, f"healing on {images.name}"
+    steps = train(objective, loader, recipe, run, label=label, lines=False, unused=unused)
     failure = watch.follow(steps, objective.model, examiner, recipe.epochs)
     healed: dict[str, Json] = {
         "images": to_json(images.record),
