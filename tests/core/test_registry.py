@@ -362,11 +362,11 @@ def test_a_plugin_for_another_version_is_reported_as_such(
 @pytest.mark.parametrize(
     ("name", "field", "says"),
     [
-        ("text", "odd: int = '2'", 'odd is "2"; expected a value of type int'),
+        ("text", "odd: int = '2'", "odd is '2'; expected a value of type int"),
         (
             "bounded",
             "odd: Annotated[int, 'x', Bounds(least=1)] = '2'",
-            'odd is "2"; expected a value of type int',
+            "odd is '2'; expected a value of type int",
         ),
         ("low", "odd: Annotated[int, 'x', Bounds(least=1)] = 0", "odd is 0; it must be at least 1"),
     ],
