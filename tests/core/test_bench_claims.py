@@ -155,11 +155,11 @@ def test_a_claim_that_is_not_there(tmp_path: Path) -> None:
             {"settings": "settings = { keeps = [1] }"},
             "arm 'ours', settings: no setting named 'keeps'; did you mean keep?",
         ),
-        ({"settings": 'settings = { keep = "a" }'}, "arm 'ours', settings: keep is \"a\""),
+        ({"settings": 'settings = { keep = "a" }'}, "arm 'ours', settings: keep is 'a'"),
         ({"settings": 'preset = "mino"'}, "arm 'ours', preset: no preset of lsamd named 'mino'"),
         (
             {"expand = ": 'expand = { init = "fan_out" }'},
-            "arm 'fan_in', expand: init is \"fan_out\"",
+            "arm 'fan_in', expand: init is 'fan_out'",
         ),
         ({"layers": "layers = [6, 2]"}, "arm 'ours', layers: "),
         (
