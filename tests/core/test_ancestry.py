@@ -276,7 +276,7 @@ def test_timm_reads_a_foreign_config_as_we_do(tmp_path: Path) -> None:
         ({"pretrained_cfg": {"input_size": [3, 32, 16], "fixed_input_size": True}}, "only square"),
         ({"pretrained_cfg": {"mean": "x"}}, "mean is x"),
         ({"pretrained_cfg": {"std": [0.1, 0.0, 0.1]}}, "std is .* positive number"),
-        ({"num_classes": True, "model_args": {}}, "classes is true"),
+        ({"num_classes": True, "model_args": {}}, "num_classes is True"),
         ({"label_names": {"0": "a"}}, "label_names must be a list of strings"),
     ],
     ids=lambda value: str(value)[:60],
