@@ -19,6 +19,7 @@ from learngene_zoo.families.text_format import TextFormat
 from learngene_zoo.families.text_spec import TextSpec
 from learngene_zoo.lifecycle.expansion import expand
 from learngene_zoo.lifecycle.opening import (
+    check_image_size,
     make_run,
     open_answering,
     open_task_for,
@@ -178,6 +179,7 @@ def _open_probed(
     """Open any model, or else an ancestry model, for images of a chosen size."""
     from learngene_zoo.pretrained.ancestry import open_ancestry
 
+    check_image_size(model, image_size, run.offline)
     try:
         opened = open_model(model, offline=run.offline)
     except (BadFile, WrongCall) as reason:

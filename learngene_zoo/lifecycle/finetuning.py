@@ -14,8 +14,8 @@ from learngene_zoo.errors import WrongCall, refuse_unknown
 from learngene_zoo.lifecycle.opening import (
     find_origins,
     make_run,
+    open_resized,
     open_task_for,
-    resize_images,
 )
 from learngene_zoo.lifecycle.rates import (
     FINETUNE,
@@ -30,7 +30,7 @@ from learngene_zoo.lifecycle.rates import (
 from learngene_zoo.lifecycle.training_warnings import warn_of_training
 from learngene_zoo.method.contract import Finetuning
 from learngene_zoo.method.installed import METHODS
-from learngene_zoo.pretrained.timm_model import load_model, open_model
+from learngene_zoo.pretrained.timm_model import load_model
 from learngene_zoo.runs.folder import check_start, produce
 from learngene_zoo.runs.run import Run, parse_run
 from learngene_zoo.seeds import derive_seed
@@ -175,7 +175,7 @@ def finetune(
     from learngene_zoo.tasks.catalogue import say_notes
 
     check_tracker(run.tracker, run.folder if out is None else Path(out))
-    start = resize_images(open_model(model, offline=run.offline), image_size)
+    start = open_resized(model, image_size, run.offline)
     named = _find_preset(start, preset, recipe)
     # Unknown settings are refused before any data is opened.
     _, _, automatic = _set_named(named.recipe, tuning, settings)

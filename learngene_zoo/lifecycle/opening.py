@@ -15,7 +15,8 @@ from learngene_zoo.artifacts.own_data import (
     recall,
 )
 from learngene_zoo.artifacts.records import is_own_data
-from learngene_zoo.errors import WrongCall
+from learngene_zoo.errors import WrongCall, ZooError
+from learngene_zoo.families.picture_spec import PictureSpec
 from learngene_zoo.families.spec import parse_image_size
 from learngene_zoo.families.text_format import TextFormat
 from learngene_zoo.lifecycle.training_warnings import warn
@@ -67,6 +68,36 @@ def open_answering(model: str | Path | Descendant | TimmModel | ExportedModel, r
             "--device and --precision"
         )
     return opened
+
+
+def check_image_size(
+    model: str | Path | Descendant | TimmModel, image_size: int | None, offline: bool
+) -> None:
+    """Check that a model takes images of a size, before its weights are read.
+
+    Models that are not of a known family are checked by `resize_images`. Raises `WrongCall` for a
+    size that the model does not take.
+    """
+    from learngene_zoo.pretrained.ancestry import read_ancestry_spec
+
+    if parse_image_size(image_size) is None or not isinstance(model, str | Path):
+        return
+    try:
+        spec = read_ancestry_spec(str(model), offline=offline)
+    except ZooError:
+        return
+    if isinstance(spec, PictureSpec):
+        spec.with_(image_size=image_size)
+
+
+def open_resized(
+    model: str | Path | Descendant | TimmModel, image_size: int | None, offline: bool
+) -> Descendant | TimmModel:
+    """Open a model for images of a size, see `resize_images`; None: as it is."""
+    from learngene_zoo.pretrained.timm_model import open_model
+
+    check_image_size(model, image_size, offline)
+    return resize_images(open_model(model, offline=offline), image_size)
 
 
 def resize_images(model: Descendant | TimmModel, image_size: int | None) -> Descendant | TimmModel:

@@ -595,7 +595,7 @@ OTHERS = [
         ("demo extra", WRONG, "extra", None),
         ("demo -o photos/red/0.png", FAILED, "0.png", None),
         ("evaluate model --task folder:photos --offline=1", WRONG, "--offline", None),
-        ("finetune model --task folder:photos --image-size 32", WRONG, "--image-size", None),
+        ("finetune model --task folder:photos --image-size 33", WRONG, "patches of", None),
         ("finetune model --task folder:photos --layers 2", WRONG, "--layers", None),
     ]
 ]
