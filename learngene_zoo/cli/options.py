@@ -245,8 +245,13 @@ def list_typed(settings: Any) -> dict[str, Any]:
 
 
 def find_typed(*names: str) -> str | None:
-    """Return the first of these parameters that is an option typed on this command line."""
-    context = click.get_current_context()
+    """Return the first of these parameters that is an option typed on this command line.
+
+    None, too, where a command's function is called without a command line.
+    """
+    context = click.get_current_context(silent=True)
+    if context is None:
+        return None
     for option in context.command.params:
         is_typed = context.get_parameter_source(str(option.name)) is ParameterSource.COMMANDLINE
         if option.name in names and is_typed:
