@@ -91,6 +91,8 @@ from learngene_zoo.runs.run import is_first as is_first
 from learngene_zoo.runs.run import join as join
 from learngene_zoo.runs.run import open_device as open_device
 from learngene_zoo.runs.run import wait_for_all as wait_for_all
+from learngene_zoo.runs.sharing import is_sharing as is_sharing
+from learngene_zoo.runs.sharing import open_shared as open_shared
 from learngene_zoo.seeds import derive_seed as derive_seed
 from learngene_zoo.seeds import draw_noise as draw_noise
 from learngene_zoo.seeds import draw_uniform as draw_uniform

@@ -34,6 +34,7 @@ from learngene_zoo.method.sizes import Budget, Member, Target, parse_budget
 from learngene_zoo.pretrained.timm_model import open_model
 from learngene_zoo.runs.progress import report_activity
 from learngene_zoo.runs.run import Run, parse_run
+from learngene_zoo.runs.sharing import share_results
 from learngene_zoo.settings import Json, check_whole, convert_scalar, to_json, with_settings
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.tasks.task import SPLITS, check_kind, name_kind
@@ -374,7 +375,7 @@ def recommend(
     def count_and_report(name: str, member: Member, probe: float) -> None:
         report(name, member, probe, next(progress), len(members))
 
-    with report_activity("building and probing models", len(members)) as activity:
+    with share_results(), report_activity("building and probing models", len(members)) as activity:
         return rank_descendants(build_offers(), data, run, images=images, report=count_and_report)
 
 

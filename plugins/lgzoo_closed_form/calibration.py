@@ -7,8 +7,9 @@ Shapes: D the ancestry model's width.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -365,6 +366,8 @@ def open_first_blocks(
 ) -> Iterator[StreamTeacher]:
     """Yield the first blocks of a learngene's ancestry model as a teacher.
 
+    Within `share_results`, the streams of all blocks are recorded once for all depths.
+
     Args:
         learngene: a learngene of closed_form, with or without the ancestry model's weights.
         depth: the number of blocks.
@@ -373,17 +376,32 @@ def open_first_blocks(
         kept: streams of all blocks, see `find_recording`. None records those of the first blocks.
         run: seed, threads and progress.
     """
-    from learngene_zoo.plugin import build_model, open_device
+    from learngene_zoo.plugin import build_model, is_sharing, open_device, open_shared
     from lgzoo_closed_form.modules.streams import StreamTeacher
 
-    config = learngene.config
-    spec, state = read_first_blocks(learngene, depth, run)
-    if kept is None:
-        form = derive_input_format(config, learngene.files)
-        with open_teacher(state, spec, settings, task, form, run) as teacher:
-            yield teacher
-        return
-    open_device(replace(run, device="cpu"))  # sets the number of threads
-    pictures, streams = kept
-    pictures = replace(pictures, has_progress=run.progress)
-    yield StreamTeacher(spec, state, build_model(spec, state), pictures, streams.truncate(depth))
+    def open_new(depth: int) -> AbstractContextManager[StreamTeacher]:
+        spec, state = read_first_blocks(learngene, depth, run)
+        form = derive_input_format(learngene.config, learngene.files)
+        return open_teacher(state, spec, settings, task, form, run)
+
+    with ExitStack() as stack:
+        if kept is None and not is_sharing():
+            yield stack.enter_context(open_new(depth))
+            return
+        if kept is None:
+            whole = stack.enter_context(
+                open_shared(
+                    "closed_form.streams",
+                    partial(open_new, learngene.config.spec.layers),
+                    settings,
+                    [learngene, task, run.precision],
+                    run.seed,
+                )
+            )
+            kept = whole.pictures, whole.streams
+        spec, state = read_first_blocks(learngene, depth, run)
+        open_device(replace(run, device="cpu"))  # sets the number of threads
+        pictures, streams = kept
+        pictures = replace(pictures, has_progress=run.progress)
+        model = build_model(spec, state)
+        yield StreamTeacher(spec, state, model, pictures, streams.truncate(depth))

@@ -131,6 +131,26 @@ def test_similar_sizes_are_moved_apart_and_keep_their_order() -> None:
     assert len(set(dodge_sizes([7, 7, 7]))) == 3
 
 
+def test_no_size_is_moved_beyond_the_budget() -> None:
+    params = [1_363_498, *[499_000] * 6, 300_000]
+    positions = np.log(dodge_sizes(params, 500_000))
+    assert positions[1:].max() == pytest.approx(np.log(500_000))
+    assert positions[0] == pytest.approx(np.log(1_363_498))
+    step = DODGE * np.log(1_363_498 / 300_000)
+    assert np.diff(np.sort(positions)).min() >= step * (1 - 1e-9)
+    assert max(dodge_sizes(params)[1:]) > 500_000
+
+
+def test_the_report_draws_the_budget(tmp_path: Path) -> None:
+    plain, bounded = tmp_path / "plain.html", tmp_path / "bounded.html"
+    write_report(toy_table(0.9), plain)
+    write_report(replace(toy_table(0.9), max_params=500_000), bounded)
+    text = "The dashed line is the budget, 500.00K parameters."
+    assert text in bounded.read_text(encoding="utf-8")
+    assert ">budget</text>" in bounded.read_text(encoding="utf-8")
+    assert "budget" not in plain.read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize(("largest", "ticks"), [(1.5, 3), (4, 4), (20, 7), (0.99, 3)])
 def test_ticks_of_similar_sizes_do_not_crowd(largest: float, ticks: int) -> None:
     table = toy_table(0.9)

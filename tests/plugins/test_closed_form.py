@@ -18,6 +18,7 @@ from learngene_zoo.families.spec import Spec
 from learngene_zoo.families.tensors import take_blocks
 from learngene_zoo.method.sizes import Target
 from learngene_zoo.runs.run import Run
+from learngene_zoo.runs.sharing import share_results
 from learngene_zoo.testing import check_method, make_tiny_ancestry, make_tiny_task
 from lgzoo_closed_form.calibration import derive_input_format, record_teacher, sample_pictures
 from lgzoo_closed_form.closed_form import (
@@ -27,6 +28,7 @@ from lgzoo_closed_form.closed_form import (
     ClosedFormExpander,
     ClosedFormExtractor,
 )
+from lgzoo_closed_form.modules import streams
 from lgzoo_closed_form.modules.streams import Pictures, prepare_folder, record_streams
 
 
@@ -321,6 +323,30 @@ def test_kept_streams_serve_every_expansion(
     again = replace(extractor, keep_streams=False)
     lg.extract("closed_form", extractor=again, out=tmp_path / "gene", run=Run(seed=1), force=True)
     assert not list(tmp_path.rglob("*.f32"))
+
+
+def test_a_recommendation_records_streams_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    extractor = ClosedFormExtractor(each=Calibration(images=8))
+    learngene, other = (
+        lg.extract("closed_form", extractor=extractor, run=Run(seed=seed)) for seed in (1, 2)
+    )
+    recorded = []
+    record = streams.record_streams
+    monkeypatch.setattr(
+        streams, "record_streams", lambda *inputs: (recorded.append(inputs), record(*inputs))[1]
+    )
+    alone = [lg.expand(learngene, layers=layers, run=Run(seed=1)) for layers in (2, 4)]
+    assert len(recorded) == 2
+    with share_results():
+        shared = [lg.expand(learngene, layers=layers, run=Run(seed=1)) for layers in (2, 4)]
+    assert len(recorded) == 3
+    for first, second in zip(alone, shared):
+        assert first.provenance["runs"] == second.provenance["runs"]
+        assert first.state.keys() == second.state.keys()
+        assert all(torch.equal(first.state[name], second.state[name]) for name in first.state)
+    ranked = lg.recommend("digits", [learngene, other], images=40, run=Run(seed=1))
+    assert len(ranked) == 6
+    assert len(recorded) == 5
 
 
 def test_streams_of_another_learngene_are_not_taken(tmp_path: Path) -> None:

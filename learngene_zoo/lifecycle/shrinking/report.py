@@ -135,10 +135,19 @@ def describe_picture(table: ShrinkTable) -> str:
     """Return the caption of the picture."""
     bars = "Points with bars are {} with 95 % intervals; models of similar size are moved apart."
     if table.task is None:
-        return f"{bars.format('R² before healing')} Stars are R² after healing."
+        return (
+            f"{bars.format('R² before healing')} Stars are R² after healing.{_name_budget(table)}"
+        )
     stars = f"Stars are the {table.metric} on validation {table.noun}s after fine-tuning"
     intervals = ", with 95 % intervals" if table.metric == "accuracy" else ""
-    return f"{bars.format('linear probes')} {stars}{intervals}."
+    return f"{bars.format('linear probes')} {stars}{intervals}.{_name_budget(table)}"
+
+
+def _name_budget(table: ShrinkTable) -> str:
+    """Return the sentence about the line of the budget; "" without a bound on parameters."""
+    if table.max_params is None:
+        return ""
+    return f" The dashed line is the budget, {format_count(table.max_params)} parameters."
 
 
 def draw_sizes(table: ShrinkTable, name: str, size: tuple[float, float]) -> str:
@@ -153,7 +162,7 @@ def draw_sizes(table: ShrinkTable, name: str, size: tuple[float, float]) -> str:
 
     with plotting.style():
         figure, (axes,) = plotting.subplots(1, 1, size)
-        positions = dodge_sizes([row.params for row in table.rows])
+        positions = dodge_sizes([row.params for row in table.rows], table.max_params)
         drawn = list(zip(table.rows, positions))
         methods = list(dict.fromkeys(row.method for row in table.rows[1:]))
         for number, method in enumerate(methods):
@@ -162,6 +171,14 @@ def draw_sizes(table: ShrinkTable, name: str, size: tuple[float, float]) -> str:
         _draw_points(axes, drawn[:1], label="original", color=plotting.GREY, marker="o")
         colours = {method: plotting.mark(number)["color"] for number, method in enumerate(methods)}
         _draw_stars(axes, table, drawn[1:], colours)
+        if table.max_params is not None:
+            axes.axvline(
+                table.max_params,
+                color=plotting.QUIET,
+                linestyle="dashed",
+                linewidth=1,
+                label="budget",
+            )
         _scale_parameters(axes, round(size[0]))
         axes.set_xlabel("parameters")
         axes.set_ylabel(table.metric if table.task else "R² of the original's features")
@@ -169,11 +186,12 @@ def draw_sizes(table: ShrinkTable, name: str, size: tuple[float, float]) -> str:
         return plotting.render_svg(plotting.settle(figure), name, "accuracy over parameters")
 
 
-def dodge_sizes(params: Sequence[int]) -> list[float]:
+def dodge_sizes(params: Sequence[int], bound: int | None = None) -> list[float]:
     """Return positions on a logarithmic axis: similar sizes are moved apart.
 
     The positions are the nearest ones (in squared distance) that keep the order and a distance of
-    `DODGE` of the axis: an isotonic regression, by pooling adjacent violators.
+    `DODGE` of the axis: an isotonic regression, by pooling adjacent violators. Sizes up to `bound`
+    stay below it.
     """
     logs = [math.log(max(1, count)) for count in params]
     step = DODGE * (max(logs) - min(logs)) or 0.02
@@ -184,7 +202,11 @@ def dodge_sizes(params: Sequence[int]) -> list[float]:
         while len(pools) > 1 and fmean(pools[-2]) >= fmean(pools[-1]):
             pools[-2:] = [pools[-2] + pools[-1]]
     means = [fmean(pool) for pool in pools for _ in pool]
-    positions = dict(zip(order, (mean + rank * step for rank, mean in enumerate(means))))
+    places = [mean + rank * step for rank, mean in enumerate(means)]
+    within = sum(count <= bound for count in params) if bound is not None else 0
+    for rank in range(within):
+        places[rank] = min(places[rank], math.log(bound or 1) - (within - 1 - rank) * step)
+    positions = dict(zip(order, places))
     return [math.exp(positions[index]) for index in range(len(logs))]
 
 

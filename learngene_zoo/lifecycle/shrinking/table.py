@@ -69,6 +69,7 @@ class ShrinkTable:
     metric: str = "accuracy"
     trainings: tuple[ShrinkTraining, ...] = ()
     is_disturbed: bool = False  # whether other programs disturbed a measurement of latency
+    max_params: int | None = None  # the budget; that in megabytes as parameters
 
     @property
     def winner(self) -> ShrinkRow:
@@ -216,6 +217,7 @@ def tabulate(
         metric=request.task.metric if request.task else "accuracy",
         trainings=tuple(item.training for item in finished.values() if item.training is not None),
         is_disturbed=any(item["is_disturbed"] for item in record),
+        max_params=request.budget.max_params,
     )
 
 
