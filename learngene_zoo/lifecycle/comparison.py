@@ -21,7 +21,7 @@ from learngene_zoo.pretrained.timm_model import TimmModel
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.tasks.task import Task, check_inputs
-from learngene_zoo.text import quote_word
+from learngene_zoo.text import quote_path
 from learngene_zoo.training.evaluate import (
     Evaluation,
     Judged,
@@ -84,7 +84,7 @@ def compare(
     for model, which in ((first, "the first model"), (second, "the second model")):
         check_inputs(task, model.input_format)
         folder = getattr(model, "folder", None)
-        named = quote_word(str(folder)) if folder else "MODEL"
+        named = quote_path(folder) if folder else "MODEL"
         check_head(model, task, which, named=f"{named} -o NEW ", any_order=True)
     (first_contender, first_judged), (second_contender, second_judged) = (
         _measure_model(model, task, split, run, timed) for model in (first, second)

@@ -37,7 +37,7 @@ from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import Recipe, check_type, to_json
 from learngene_zoo.tasks.catalogue import SOURCE_TASK, locate_task, open_task, say_notes
 from learngene_zoo.tasks.task import SPLITS, check_inputs, stamp_tasks
-from learngene_zoo.text import quote_word
+from learngene_zoo.text import quote_path
 
 if TYPE_CHECKING:
     from learngene_zoo.artifacts.descendant import Descendant
@@ -163,7 +163,7 @@ def evaluate(
         opened,
         data,
         f"the model {folder}" if folder else "the model",
-        f"{quote_word(str(folder))} -o NEW " if folder else "",
+        f"{quote_path(folder)} -o NEW " if folder else "",
         is_exported=folder is not None and is_exported_file(folder),
         any_order=resolution == "resized",
     )

@@ -25,7 +25,7 @@ from learngene_zoo.runs.progress import print_note
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import DEFAULT_TARGET, locate_task, open_task
 from learngene_zoo.tasks.task import check_inputs
-from learngene_zoo.text import is_in_notebook, quote_word
+from learngene_zoo.text import is_in_notebook, quote_path
 
 if TYPE_CHECKING:
     from learngene_zoo.artifacts.descendant import Descendant
@@ -229,6 +229,6 @@ def _find_task(model: Descendant | TimmModel | ExportedModel, verb: str) -> str:
     if model.task is not None:
         return model.task
     if shelf.needs_task(model.task, model.provenance):
-        call = f"lgzoo {verb} {quote_word(str(model.folder or 'MODEL'))} --task folder:PATH"
+        call = f"lgzoo {verb} {quote_path(model.folder or 'MODEL')} --task folder:PATH"
         raise WrongCall(f"the model does not record a task to use; give the task: {call}")
     return DEFAULT_TARGET
