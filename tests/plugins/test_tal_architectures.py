@@ -101,6 +101,19 @@ def test_scaled_to_vit_base_the_deeper_set_has_the_papers_sizes() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "scaled", "released"), [("vits-1k", 21, 80), ("tal", 52, 223), ("tal+", 100, 229)]
+)
+def test_sets_scaled_to_vit_base_have_fewer_architectures_than_the_released_ones(
+    name: SetName, scaled: int, released: int
+) -> None:
+    shapes = [
+        {(spec.layers, spec.width, spec.heads) for spec in draw_architectures(rule)}
+        for rule in (scale_rule(name, BASE), build_rule(name))
+    ]
+    assert [len(sizes) for sizes in shapes] == [scaled, released]
+
+
+@pytest.mark.parametrize(
     "ancestry", [BUNDLED, BASE, ViTSpec(layers=12, width=64, heads=1), BASE.with_(heads=6)]
 )
 @pytest.mark.parametrize("name", NAMES)
