@@ -42,13 +42,13 @@ from learngene_zoo.training.loop import Engine
 NAMES = sorted(METHODS.references())
 
 
-# The same code as `first_k` with other positions, or as `tleg` with other sums.
-ALIKE = {"evenly_spaced", "last_k", "middle_k", "sws"}
+# Of these the contract is checked with the fast tests, too.
+FAST = {"first_k", "front", "mimetic", "scratch", "weight_selection"}
 
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=pytest.mark.slow) if name in ALIKE else name for name in NAMES],
+    [pytest.param(name, marks=pytest.mark.slow) if name not in FAST else name for name in NAMES],
 )
 def test_the_method_keeps_the_contract(name: str) -> None:
     check_method(METHODS.load(name))
@@ -58,6 +58,7 @@ def test_there_are_methods() -> None:
     assert {"lsamd", "scratch", "pretrain_finetune", "distillation"} <= set(NAMES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [TOY, TRAINS], ids=["without training", "with training"])
 def test_the_toy_keeps_the_contract(method: Method, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(METHODS.__dict__, "load", lambda name: method)
@@ -183,6 +184,7 @@ def test_bounds_that_are_not_checked_are_caught() -> None:
     check_settings(replace(TOY, presets={"mini": Bounded(), "smoke": Bounded()}))
 
 
+@pytest.mark.slow
 def test_a_module_that_imports_torch_is_caught(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -130,6 +130,7 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return learngene.save(tmp_path_factory.mktemp("gene") / "texts")
 
 
+@pytest.mark.slow
 def test_a_bare_checkout_builds_models_of_texts(cache: Path, texts: Path, tmp_path: Path) -> None:
     told = story(
         """
@@ -153,6 +154,7 @@ def test_a_bare_checkout_builds_models_of_texts(cache: Path, texts: Path, tmp_pa
     }
 
 
+@pytest.mark.slow
 def test_a_bare_checkout_builds_plain_timm_models(
     cache: Path, learngene: Path, tmp_path: Path
 ) -> None:
@@ -207,6 +209,7 @@ def test_a_bare_checkout_builds_plain_timm_models(
     assert ran.stdout.strip() == "10", ran.stderr
 
 
+@pytest.mark.slow
 def test_list_and_help_and_load_work_offline_from_the_hub_cache(
     cache: Path, learngene: Path, tmp_path: Path
 ) -> None:
@@ -291,6 +294,7 @@ def test_every_entry_that_is_listed_is_one_that_is_loaded_here() -> None:
     assert listed == set(list_entries())
 
 
+@pytest.mark.slow
 def test_a_copy_that_is_loaded_already_is_used_whole_and_said_once(
     cache: Path, learngene: Path, tmp_path: Path
 ) -> None:

@@ -227,6 +227,7 @@ def count(extractor: Any, ancestries: Any, tasks: Any, run: lg.Run) -> Any:
     return Keep.__call__(extractor, ancestries, tasks, run)
 
 
+@pytest.mark.slow
 def test_parts_of_an_extraction_are_computed_again_after_the_code_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,6 +29,7 @@ def maps(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return importlib.import_module("mutants_map")
 
 
+@pytest.mark.slow
 def test_every_mutant_applies(mutants: Any, checkout: Path) -> None:
     every = mutants.load_mutants()
     assert [problem for item in every if (problem := item.find_problem(checkout))] == []
@@ -45,6 +46,7 @@ TESTS = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new", "status", "by"),
     [

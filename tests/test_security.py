@@ -114,6 +114,7 @@ class Tags(HTMLParser):
         self.tags.append((tag, dict(attrs)))
 
 
+@pytest.mark.slow
 def test_a_bench_is_data_in_its_report(tmp_path: Path) -> None:
     folder = hostile_bench(tmp_path / "bench")
     lgzoo("bench", "--report", "-o", str(folder))  # matplotlib makes its own caches

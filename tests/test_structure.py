@@ -21,6 +21,7 @@ def structure() -> Any:
         sys.path.remove(str(ROOT / "tools"))
 
 
+@pytest.mark.slow
 def test_no_number_is_above_its_limit(structure: Any) -> None:
     items = structure.list_items()
     numbers = {**structure.measure_names(items), **structure.measure_structure(items)}

@@ -65,6 +65,7 @@ def call(*arguments: str) -> Result:
     return CliRunner().invoke(main, list(arguments))
 
 
+@pytest.mark.slow
 def test_a_bench_prints_its_means_and_continues_by_itself(
     world: tuple[str, str], tmp_path: Path
 ) -> None:
@@ -87,6 +88,7 @@ def test_a_bench_prints_its_means_and_continues_by_itself(
     assert len((tmp_path / "out" / "results.jsonl").read_text().splitlines()) == 6
 
 
+@pytest.mark.slow
 def test_tasks_of_several_suites_are_measured_in_one_call_and_continue(
     world: tuple[str, str], tmp_path: Path
 ) -> None:
@@ -106,6 +108,7 @@ def test_tasks_of_several_suites_are_measured_in_one_call_and_continue(
     assert {line["task"] for line in lines} - {"", None} == expected
 
 
+@pytest.mark.slow
 def test_notes_about_the_call_are_printed_with_quiet_too(
     world: tuple[str, str], tmp_path: Path
 ) -> None:
@@ -124,6 +127,7 @@ def remove_options(given: list[str]) -> list[str]:
     return given
 
 
+@pytest.mark.slow
 def test_on_a_small_folder_nothing_is_tuned_and_one_line_says_so(
     world: tuple[str, str], tmp_path: Path
 ) -> None:
@@ -140,6 +144,7 @@ def test_on_a_small_folder_nothing_is_tuned_and_one_line_says_so(
     assert "choosing pays from 100 on" in (tmp_path / "summary.md").read_text()
 
 
+@pytest.mark.slow
 def test_a_single_rate_is_used_and_no_augmentation_is_chosen_on_few_images(
     world: tuple[str, str], tmp_path: Path
 ) -> None:
@@ -150,6 +155,7 @@ def test_a_single_rate_is_used_and_no_augmentation_is_chosen_on_few_images(
     assert [(row["split"], row["lr"]) for row in rows] == [("test", 4e-4)] * 6
 
 
+@pytest.mark.slow
 def test_a_plan_counts_what_is_missing_and_starts_nothing(
     world: tuple[str, str], tmp_path: Path
 ) -> None:
@@ -199,6 +205,7 @@ def test_the_time_of_a_plan_is_that_of_its_passes(
     assert count("--epochs", "1", "--seeds", "2") == pytest.approx(2 * once, rel=0.01)
 
 
+@pytest.mark.slow
 def test_arms_of_texts_are_compared_without_augmentations(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     table = tmp_path / "moods.csv"
@@ -252,6 +259,7 @@ def test_every_arm_is_tuned_equally_often(world: tuple[str, str], tmp_path: Path
         assert re.search("lsamd shuffled(: learning rate|.*: no better than)", text)
 
 
+@pytest.mark.slow
 def test_learning_rates_are_chosen_on_validation_images(
     world: tuple[str, str], tmp_path: Path
 ) -> None:
@@ -310,6 +318,7 @@ def test_a_grid_whose_cells_all_fail_fails(tmp_path: Path, world: tuple[str, str
     assert "error: all 6 cells failed; the first: " in result.stderr
 
 
+@pytest.mark.slow
 def test_an_arm_without_any_result_fails_after_the_others_are_shown(
     world: tuple[str, str], tmp_path: Path
 ) -> None:
@@ -333,6 +342,7 @@ def test_an_arm_without_any_result_fails_after_the_others_are_shown(
     assert (again.exit_code, again.stderr.splitlines()) == (1, [last])
 
 
+@pytest.mark.slow
 def test_a_method_that_builds_none_of_the_sizes_fails(
     world: tuple[str, str], tmp_path: Path
 ) -> None:
@@ -382,6 +392,7 @@ def test_numbers_are_read_with_commas() -> None:
     assert Numbers(float).convert("1e-3", None, None) == (1e-3,)
 
 
+@pytest.mark.slow
 def test_the_learngene_of_a_demo_is_replaced_whole(
     world: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,6 +30,7 @@ def rows(*words: str, code: int = 0) -> dict[str, dict[str, str]]:
     return {row["what"]: row for row in json.loads(result.stdout)}
 
 
+@pytest.mark.slow
 def test_it_says_where_things_are_kept_and_how_the_hub_is_reached(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -42,6 +43,7 @@ def test_it_says_where_things_are_kept_and_how_the_hub_is_reached(
     assert result["torch"]["status"] == "ok"
 
 
+@pytest.mark.slow
 def test_it_prints_the_rows_that_matter_and_with_all_every_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -58,6 +60,7 @@ def test_it_prints_the_rows_that_matter_and_with_all_every_one(
     assert len(everything) > 80
 
 
+@pytest.mark.slow
 def test_a_learngene_of_the_shelf_that_cannot_be_opened_is_bad(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -92,6 +95,7 @@ def test_a_torchvision_of_another_torch_is_bad(monkeypatch: pytest.MonkeyPatch) 
     assert line.count("install both from one source") == code == 1
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_bad(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda place: namedtuple("Usage", "free")(12_000_000))
     row = rows(code=1)["working folder"]

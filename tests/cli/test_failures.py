@@ -230,6 +230,7 @@ sys.exit(run_guarded(call, ["finetune"]))
 """
 
 
+@pytest.mark.slow
 def test_a_second_interrupt_ends_at_once_and_without_a_traceback() -> None:
     process = subprocess.run(
         [sys.executable, "-c", SLOW_TO_STOP], capture_output=True, text=True, timeout=50
@@ -265,6 +266,7 @@ def test_a_termination_is_an_interrupt_with_another_exit_code() -> None:
     assert (process.returncode, process.stdout, process.stderr) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc")
 def test_ctrl_c_while_libraries_are_imported(tmp_path: Path) -> None:
     command = [
@@ -322,6 +324,7 @@ sys.exit(code)
 """
 
 
+@pytest.mark.slow
 def test_a_termination_acts_in_the_background_where_interrupts_are_ignored() -> None:
     process = subprocess.run(
         [sys.executable, "-c", TERMINATED_IN_THE_BACKGROUND],

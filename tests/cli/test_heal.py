@@ -50,6 +50,7 @@ def test_the_advice_for_a_model_without_classes_needs_no_labels(place: Path) -> 
     )
 
 
+@pytest.mark.slow
 def test_a_flat_folder_heals_a_model_which_is_then_fine_tuned(place: Path) -> None:
     result = call("heal", "--images", "folder:flat", *BRIEF)
     assert result.stdout == "healed\n"
@@ -77,6 +78,7 @@ def test_a_flat_folder_heals_a_model_which_is_then_fine_tuned(place: Path) -> No
     subprocess.run([sys.executable, "-c", code], check=True, env={"HF_HUB_OFFLINE": "1"})
 
 
+@pytest.mark.slow
 def test_few_validation_images_of_a_task_are_named(place: Path) -> None:
     for number, path in enumerate(sorted(Path("flat").iterdir())):
         folder = Path("labelled", "ab"[number % 2])
@@ -94,6 +96,7 @@ def test_few_validation_images_of_a_task_are_named(place: Path) -> None:
         )
 
 
+@pytest.mark.slow
 def test_show_has_no_accuracy_of_a_head_whose_features_were_healed(place: Path) -> None:
     call("finetune", "--task", "digits", "--images", "40", *BRIEF, "--head", "random", "-q")
     call("heal", "finetuned", "--images", "folder:flat", *BRIEF, "--keep", "last", "-q")
@@ -104,6 +107,7 @@ def test_show_has_no_accuracy_of_a_head_whose_features_were_healed(place: Path) 
     assert "test_accuracy" not in rows[1]
 
 
+@pytest.mark.slow
 def test_json_has_the_results_before_and_after(place: Path) -> None:
     words = ("heal", "--images", "folder:flat", "--task", "digits", "--max-images", "16")
     result = call(*words, *BRIEF, "--json", "-q", "-o", "out")

@@ -51,6 +51,7 @@ def call(*words: str) -> list[str]:
     return got.stderr.splitlines()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "expected"),
     [

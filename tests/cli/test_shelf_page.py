@@ -74,6 +74,7 @@ def test_the_filters_offer_what_the_rows_have(page: str) -> None:
         assert values == set(re.findall(rf' data-{column}="([^"]+)"', page))
 
 
+@pytest.mark.slow
 def test_every_command_builds_the_size_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
     built: list[Any] = []
 

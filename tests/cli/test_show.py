@@ -244,6 +244,7 @@ def test_a_pretrained_model_is_described_by_its_sizes(tmp_path: Path) -> None:
     assert "resnet50 is a model of timm.models.resnet, which is not supported" in refused.stderr
 
 
+@pytest.mark.slow
 def test_an_exported_file_is_described_by_its_metadata(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -47,6 +47,7 @@ def call(*words: str) -> Result:
     return CliRunner().invoke(main, [*line, "--device", "cpu", "--threads", "1"])
 
 
+@pytest.mark.slow
 def test_the_table_and_the_json_agree(place: Path) -> None:
     table = call("--max-params", "25K", *SMALL)
     assert table.exit_code == 0, table.stderr
@@ -75,6 +76,7 @@ def test_the_table_and_the_json_agree(place: Path) -> None:
     assert "next: lgzoo predict shrunk PICTURE" in table.stderr
 
 
+@pytest.mark.slow
 def test_a_plan_starts_nothing_and_lists_the_candidates(place: Path) -> None:
     before = sorted(path.name for path in place.iterdir())
     result = call("--max-params", "25K", "--candidates", "3", "--plan", "--json")
@@ -112,6 +114,7 @@ def test_a_wrong_call_is_one_line_and_writes_nothing(
     assert sorted(path.name for path in place.iterdir()) == before
 
 
+@pytest.mark.slow
 def test_a_broken_picture_is_found_before_anything_is_built(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,6 +138,7 @@ def find_broken_picture() -> None:
     Path("photos", "red", "3.png").unlink()
 
 
+@pytest.mark.slow
 def test_a_fine_tuned_candidate_states_the_kept_epoch_and_few_images() -> None:
     result = call("--max-params", "25K", *SMALL, "--lr", "1e-9")
     assert result.exit_code == 0, result.stderr
@@ -148,6 +152,7 @@ def test_a_fine_tuned_candidate_states_the_kept_epoch_and_few_images() -> None:
     assert all(line in Path("shrunk.html").read_text(encoding="utf-8") for line in lines)
 
 
+@pytest.mark.slow
 def test_a_long_call_states_its_time_and_a_smaller_image_size(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -173,6 +178,7 @@ def test_a_long_call_states_its_time_and_a_smaller_image_size(
     assert find_line(1e4) == advice
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("has_bf16", "speedup", "words", "is_advised"),
     [
@@ -210,6 +216,7 @@ def test_a_precision_without_a_device_for_it_is_refused_before_the_first_step() 
         assert not Path("shrunk.run").exists()
 
 
+@pytest.mark.slow
 def test_the_plan_of_a_long_call_advises_a_smaller_image_size(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -257,6 +264,7 @@ def test_the_exported_file_lies_beside_the_model(place: Path) -> None:
     assert json.loads(evaluation.stdout)["value"] == winner["test"]
 
 
+@pytest.mark.slow
 def test_a_diverged_fine_tuning_has_the_advice_of_finetune(monkeypatch: pytest.MonkeyPatch) -> None:
     def diverge(objective: torch.nn.Module, *args: Any, **kwargs: Any) -> Iterator[loop.Step]:
         for step in loop.train(objective, *args, **kwargs):

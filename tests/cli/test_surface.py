@@ -334,6 +334,7 @@ def test_the_demo_prints_its_table_and_what_it_shows(monkeypatch: pytest.MonkeyP
     assert json.loads(call("demo", "--json", "-q").stdout) == [{**line, "path": "demo"}]
 
 
+@pytest.mark.slow
 def test_after_an_extraction_of_one_depth_a_smaller_size_is_suggested(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -200,6 +200,7 @@ def test_doctor_opens_a_task(photos: Path) -> None:
     assert row["first_class"] in ("red", "blue")
 
 
+@pytest.mark.slow
 def test_doctor_looks_at_everything() -> None:
     result = CliRunner().invoke(main, ["doctor", "--json"])
     rows = {row["what"]: row for row in json.loads(result.stdout)}

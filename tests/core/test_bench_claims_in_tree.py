@@ -88,6 +88,7 @@ def test_all_claims_on_a_method_are_planned_for_a_night(method: str, hours: floa
     assert 0 < sum(claim.minutes for claim in claims) < 60 * hours
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["lsamd-scratch", "pool-18", "tal-parts"])
 def test_kept_rows_give_the_kept_verdict(name: str, checkout: Path) -> None:
     """So the keys of cells, by which rows are looked up, and the statistics are unchanged since

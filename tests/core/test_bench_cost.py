@@ -239,6 +239,7 @@ def test_the_tables_say_what_the_json_says() -> None:
         )
 
 
+@pytest.mark.slow
 def test_a_report_of_a_cost_curve_draws_it(tmp_path: Path) -> None:
     (tmp_path / RESULTS).write_text("".join(json.dumps(to_json(row)) + "\n" for row in rows()))
     grid = {

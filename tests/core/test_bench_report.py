@@ -482,6 +482,7 @@ class Page(HTMLParser):
             assert self.open.pop() == tag
 
 
+@pytest.mark.slow
 def test_the_page_is_whole_and_needs_nothing_else(folder: Path) -> None:
     text = (folder / "report.html").read_text()
     page = Page()
@@ -522,6 +523,7 @@ def test_the_page_escapes_what_others_wrote(folder: Path) -> None:
     assert "<memory>" not in text
 
 
+@pytest.mark.slow
 def test_a_report_has_all_its_forms_and_forgets_old_pictures(folder: Path) -> None:
     shown = folder / "pictures"
     (shown / "curves-99.png").write_bytes(b"")

@@ -68,6 +68,7 @@ def count_calls(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[
     return calls
 
 
+@pytest.mark.slow
 def test_a_row_says_everything_about_its_cell(
     grid_results: tuple[Path, list[Cell], list[Row]],
 ) -> None:
@@ -133,6 +134,7 @@ def test_what_is_finished_is_not_computed_again(
     assert heard == ["12 of 12 cells are finished already"]
 
 
+@pytest.mark.slow
 def test_a_larger_grid_adds_cells_and_shares_the_extraction(
     world: World, grid_results: tuple[Path, list[Cell], list[Row]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,6 +147,7 @@ def test_a_larger_grid_adds_cells_and_shares_the_extraction(
     assert len(read_rows(out / "results.jsonl")) == 24
 
 
+@pytest.mark.slow
 def test_all_arms_have_the_same_chance(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -308,6 +311,7 @@ def test_a_failed_extraction_is_the_error_of_its_cells_and_not_repeated(
     assert {row.error for row in rows if row.method == "scratch"} == {None}
 
 
+@pytest.mark.slow
 def test_an_interrupted_grid_goes_on_where_it_was(
     world: World,
     grid_results: tuple[Path, list[Cell], list[Row]],

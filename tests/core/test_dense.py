@@ -215,6 +215,7 @@ print(sorted(module for module in sys.modules if module.startswith("learngene_zo
 """
 
 
+@pytest.mark.slow
 def test_timm_opens_its_folder_once_the_head_is_known(tmp_path: Path, checkout: Path) -> None:
     names = []
     for number, changes in enumerate(({}, {"class_token": False, "pool": "avg", "registers": 2})):

@@ -288,6 +288,7 @@ except ImportError:
 """
 
 
+@pytest.mark.slow
 def test_timm_opens_a_folder_in_a_process_without_this_package(tmp_path: Path) -> None:
     cases = {
         "plain": make_descendant(class_names=("a", "b", "c")),

@@ -347,6 +347,7 @@ def test_what_is_not_read_is_refused(
         open_ancestry(str(tmp_path / "model"))
 
 
+@pytest.mark.slow
 def test_a_folder_of_transformers_is_a_model_of_every_command(tmp_path: Path) -> None:
     shutil.copytree(DATA / "vit", tmp_path / "vit")
     path = tmp_path / "vit" / "config.json"

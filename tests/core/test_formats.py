@@ -391,6 +391,7 @@ def make_clip(**vision: Any) -> Any:
     return open_clip.model._build_vision_tower(24, open_clip.CLIPVisionCfg(**vision))
 
 
+@pytest.mark.slow
 def test_a_tower_of_open_clip_comes_back_with_the_same_tensors(tmp_path: Path) -> None:
     tower = make_clip(layers=10, width=256, head_width=64, image_size=224, patch_size=16)
     source = {f"visual.{name}": tensor for name, tensor in tower.state_dict().items()}
@@ -408,6 +409,7 @@ def test_a_tower_of_open_clip_comes_back_with_the_same_tensors(tmp_path: Path) -
     assert all(torch.equal(written[name], source[name]) for name in source)
 
 
+@pytest.mark.slow
 def test_a_tower_of_timms_comes_back_if_timm_has_a_name_for_it(tmp_path: Path) -> None:
     vision = {"timm_model_name": "vit_tiny_patch16_224", "timm_pool": "token", "timm_proj": "none"}
     tower = make_clip(**vision, image_size=224)

@@ -94,6 +94,7 @@ def test_a_siglip_whose_head_has_several_labels_at_once_is_read_without_it(tmp_p
     assert open_model(tmp_path / "back").classes == 3
 
 
+@pytest.mark.slow
 def test_padded_pictures_are_refused_and_other_crops_named(tmp_path: Path) -> None:
     padded = build(SPEC, view=View(crop_mode="border"))
     for format in ("transformers", "open_clip"):
@@ -166,6 +167,7 @@ def expand(layers: int, folder: Path, **sizes: Any) -> Path:
     return folder / f"layers-{layers}"
 
 
+@pytest.mark.slow
 def test_the_whole_model_agrees_with_its_ancestry_model(tmp_path: Path, pictures: str) -> None:
     depth = lg.extract("first_k", ancestries="bundled").config.spec.layers
     call: dict[str, Any] = {"format": "dinov2", "head": False, "keep_interface": True}

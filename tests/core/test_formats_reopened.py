@@ -51,6 +51,7 @@ def build(spec: ViTSpec) -> Descendant:
     return Descendant(spec=spec, state=state, provenance={"method": "first_k"}, class_names=names)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CONVERTED)
 def test_a_converted_folder_is_an_ancestry_model(name: str, tmp_path: Path) -> None:
     pytest.importorskip("transformers")

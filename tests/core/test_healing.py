@@ -64,6 +64,7 @@ def two_layers() -> Descendant:
     return lg.expand("first_k", layers=2, run=RUN)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("maps", ["learnt", "fixed", "refit"])
 def test_the_held_out_loss_falls_and_is_a_function_of_the_seed(
     two_layers: Descendant, maps: str
@@ -78,6 +79,7 @@ def test_the_held_out_loss_falls_and_is_a_function_of_the_seed(
     assert all(torch.equal(again.state[name], healed.state[name]) for name in healed.state)
 
 
+@pytest.mark.slow
 def test_the_head_the_final_norm_and_the_records_stay(place: Path) -> None:
     start = load_descendant("two")
     healed = lg.heal("two", "tiny", keep="last", **SETTINGS)
@@ -173,6 +175,7 @@ def killed_after(steps: int) -> Any:
     return train
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [{}, {"maps": "refit"}, {"ema": 0.9, "max_patches": 2}, {"task": "tiny", "keep": "last"}],
@@ -202,6 +205,7 @@ def test_a_killed_recovery_ends_as_if_it_had_not_been(
         assert Path("killed", name).read_bytes() == Path("whole", name).read_bytes()
 
 
+@pytest.mark.slow
 def test_the_weights_fit_any_tool_that_opened_the_start(place: Path) -> None:
     import timm
 
@@ -306,6 +310,7 @@ def test_another_model_in_the_place_of_the_teacher_is_refused(place: Path) -> No
     assert find_losses(lg.heal("two", "tiny", teacher="ancestry", **SETTINGS))
 
 
+@pytest.mark.slow
 def test_a_model_from_elsewhere_needs_its_teacher_named(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -317,11 +322,13 @@ def test_a_model_from_elsewhere_needs_its_teacher_named(
     assert find_losses(lg.heal(healed, "tiny", **SETTINGS)), "it is known from then on"
 
 
+@pytest.mark.slow
 def test_the_teacher_of_a_finetuned_model_is_known(place: Path) -> None:
     lg.finetune("two", task="digits", epochs=1, images=40, out="tuned", run=RUN)
     assert find_losses(lg.heal("tuned", "tiny", **SETTINGS))
 
 
+@pytest.mark.slow
 def test_results_of_a_training_before_are_not_those_of_the_healed_model(place: Path) -> None:
     tuned = lg.finetune("two", task="digits", epochs=1, images=40, out="tuned", run=RUN)
     healed = lg.heal("tuned", "tiny", keep="last", **SETTINGS)

@@ -90,6 +90,7 @@ def test_the_sizes_lie_geometrically_between(
 # The verbs.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "start", "middle"),
     [
@@ -114,6 +115,7 @@ def test_the_verbs_by_hand_give_the_same_weights(
     assert fingerprint_of_state(by_hand.state) == fingerprint_of_state(healed.state)
 
 
+@pytest.mark.slow
 def test_the_records_are_those_of_a_descendant_of_the_ancestry_model(place: Path) -> None:
     start = load_descendant("narrow")
     healed = heal(out="healed")
@@ -138,12 +140,14 @@ def test_the_records_are_those_of_a_descendant_of_the_ancestry_model(place: Path
     lg.finetune("healed", task="digits", epochs=1, images=20, run=RUN)
 
 
+@pytest.mark.slow
 def test_in_memory_the_result_is_the_same(place: Path) -> None:
     written, returned = heal(out="healed"), heal()
     assert fingerprint_of_state(written.state) == fingerprint_of_state(returned.state)
     assert written.provenance["healed"] == returned.provenance["healed"]
 
 
+@pytest.mark.slow
 def test_another_teacher_is_the_model_that_rounds_build_from(place: Path) -> None:
     assemble(SPEC.with_(layers=8), {}, seed=1, scheme="fan_in").save("larger")
     healed = heal(teacher="larger")
@@ -208,6 +212,7 @@ def train_until(round_number: int, steps: int) -> Callable[..., Iterator[loop.St
     return train
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kill",
     [
@@ -240,6 +245,7 @@ def test_a_killed_call_ends_as_if_it_had_not_been(
     heal(out="killed", run=replace(RUN, resume=True))
 
 
+@pytest.mark.slow
 def test_finished_rounds_are_not_repeated(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(recovery, "train", train_until(2, 1))

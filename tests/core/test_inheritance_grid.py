@@ -34,6 +34,7 @@ def wanted() -> list[Any]:
     ]
 
 
+@pytest.mark.slow
 def test_every_method_has_cells_but_those_that_are_told(wanted: list[Any]) -> None:
     missing = set(METHODS.references()) - {cell.arm.method for cell in wanted}
     assert missing == {"snnet"}
@@ -55,6 +56,7 @@ def test_scratch_at_another_size_is_as_large_as_its_rivals(wanted: list[Any]) ->
     assert count_cost(target.apply(ANCESTRY)).params < 0.6 * count_cost(ANCESTRY).params
 
 
+@pytest.mark.slow
 def test_arms_are_tuned_on_a_real_task_and_a_drawn_one_with_the_most_images() -> None:
     budget = replace(
         inheritance.BUDGETS["standard"],

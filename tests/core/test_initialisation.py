@@ -90,6 +90,7 @@ def test_the_gate_of_a_packed_mlp_starts_near_one_in_all_segments() -> None:
         assert state[f"{block}.mlp.fc1.bias"].tolist() == [0.0] * hidden + [1.0] * hidden
 
 
+@pytest.mark.slow
 def test_the_query_of_the_pooling_is_truncated_as_timms() -> None:
     spec = replace(TINY, width=4096, pool="map")
     name = "attn_pool.latent"

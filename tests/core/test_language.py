@@ -250,6 +250,7 @@ class Stopped(Exception):
     """An interruption."""
 
 
+@pytest.mark.slow
 def test_an_interrupted_training_goes_on_bit_equally(
     plain: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -51,6 +51,7 @@ def parameters(function: ast.FunctionDef) -> list[str]:
     return [item.arg for item in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
 
 
+@pytest.mark.slow
 def test_nothing_is_offline_unless_it_is_asked_to_be() -> None:
     for file in FILES:
         for function in functions(file):
@@ -66,6 +67,7 @@ def test_nothing_is_offline_unless_it_is_asked_to_be() -> None:
                 assert default.value is is_contract, f"{file}:{function.lineno}"
 
 
+@pytest.mark.slow
 def test_offline_reaches_every_call_that_could_go_to_the_network() -> None:
     """A function that has `offline` or a run passes it to the functions it calls."""
     defined: dict[tuple[str, str], bool] = {}  # by module and function, whether it asks

@@ -82,6 +82,7 @@ class StandIn:
         torch.save(model.state_dict(), Path(out, "exported_models", "exported_last.pt"))
 
 
+@pytest.mark.slow
 def test_the_block_of_the_page_distils_into_a_descendant(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -73,6 +73,7 @@ def forget_session() -> None:
     own_data._session.clear()
 
 
+@pytest.mark.slow
 def test_a_model_made_here_is_evaluated_compared_exported_and_finetuned_without_naming_its_data(
     place: Path,
 ) -> None:
@@ -250,6 +251,7 @@ def test_a_test_folder_is_evaluated_without_a_warning(place: Path) -> None:
     assert len(evaluate("validation")) == 1
 
 
+@pytest.mark.slow
 def test_a_learngene_made_here_is_expanded_with_its_own_pictures(place: Path) -> None:
     extracted = lg.extract("closed_form", preset="smoke", tasks="folder:mine", out="gene")
     forget_session()

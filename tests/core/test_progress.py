@@ -228,6 +228,7 @@ def test_a_line_says_how_long_it_has_taken(seconds: float, says: str, capsys: An
     assert capsys.readouterr().err.splitlines() == [f"extract, {says}"]
 
 
+@pytest.mark.slow
 def test_on_a_terminal_a_step_is_named_soon(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.setattr(progress_module, "FIRST", 0.05)
     for is_terminal, names in ((True, {"opening", "solving"}), (False, set())):

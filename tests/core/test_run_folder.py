@@ -247,6 +247,7 @@ call(slow, Path(sys.argv[2]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("force", [False, True])
 def test_a_second_process_says_who_works_there(tmp_path: Path, force: bool) -> None:
     out = tmp_path / "learngene"

@@ -225,6 +225,7 @@ def test_the_record_of_a_part_is_the_one_that_a_resumed_run_reads(
         assert part.record == {"0": [1.5, None], "one": [2]}
 
 
+@pytest.mark.slow
 def test_no_two_functions_of_the_tree_share_the_name_of_a_part() -> None:
     functions: dict[str, set[str]] = {}
     root = Path(__file__).resolve().parents[2]

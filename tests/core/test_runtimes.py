@@ -81,6 +81,7 @@ def export_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str]
     return export
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "format"),
     [
@@ -113,12 +114,14 @@ def test_a_file_answers_as_its_module_at_any_batch(name: str, format: str, expor
     assert not {3, 7} & set(BATCHES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", ["pt2", "onnx"])
 def test_the_same_model_is_the_same_file(format: str, tmp_path: Path, export_once) -> None:
     again = export_descendant(model(), tmp_path / f"again.{format}", run=RUN).path
     assert again.read_bytes() == export_once("plain", format).path.read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", ["pt2", pytest.param("onnx", marks=pytest.mark.exhaustive)])
 def test_half_precision_halves_the_file_and_keeps_its_doors_in_fp32(
     format: str, tmp_path: Path
@@ -152,6 +155,7 @@ print(json.dumps([names, list(shape), facts]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", ["pt2", "onnx"])
 def test_a_file_opens_without_us_and_says_what_it_takes_and_answers(
     format: str, export_once
@@ -170,6 +174,7 @@ def test_a_file_opens_without_us_and_says_what_it_takes_and_answers(
     assert facts["license"] == "unknown"
 
 
+@pytest.mark.slow
 def test_int8_is_measured_before_it_is_written(tmp_path: Path) -> None:
     task, path = replace(make_tiny_task(classes=5), class_names=NAMES), tmp_path / "model.onnx"
     descendant = model(SPEC.with_(width=64, image_size=task.image_size))
@@ -194,6 +199,7 @@ def test_int8_is_measured_before_it_is_written(tmp_path: Path) -> None:
     assert sorted(file.name for file in tmp_path.iterdir()) == ["model.onnx", "whole.onnx"]
 
 
+@pytest.mark.slow
 def test_features_in_int8_are_compared_by_their_cosine(tmp_path: Path) -> None:
     headless = model(SPEC.with_(classes=0, width=64, image_size=32))
     path = tmp_path / "model.onnx"
@@ -270,6 +276,7 @@ def timm_folder(place: Path, name: str = "vit_tiny_patch16_224", **sizes: object
 TINY = {"embed_dim": 16, "depth": 1, "num_heads": 2, "img_size": 16, "patch_size": 8}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["onnx", "pt2"])
 def test_what_timm_made_is_exported_and_says_all_that_is_needed(
     suffix: str, tmp_path: Path
@@ -308,6 +315,7 @@ def test_an_exported_file_is_worth_what_its_model_is(
         )
 
 
+@pytest.mark.slow
 def test_accuracy_and_predictions_of_a_file_are_those_of_the_model(tmp_path: Path) -> None:
     task = replace(make_tiny_task(classes=5), class_names=NAMES)
     descendant = model(SPEC.with_(image_size=task.image_size))
@@ -407,6 +415,7 @@ def test_options_that_nothing_looks_at_are_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "model.pt2").exists()
 
 
+@pytest.mark.slow
 def test_the_command_writes_measures_and_refuses(tmp_path: Path) -> None:
     def call(*words: str) -> tuple[int, str, str]:
         result = CliRunner().invoke(main, ["export", str(folder), *words])
@@ -439,6 +448,7 @@ def test_other_files_are_not_taken_for_own_ones(tmp_path: Path, name: str) -> No
         check_own_export(tmp_path / name, "fp32")
 
 
+@pytest.mark.slow
 def test_a_file_of_torch_export_is_recognised(tmp_path: Path) -> None:
     path = export_descendant(model(), tmp_path / "model.pt2", run=RUN).path
     check_own_export(path, "fp32", str(model().identity))
@@ -448,6 +458,7 @@ def test_a_file_of_torch_export_is_recognised(tmp_path: Path) -> None:
         check_own_export(path, "fp32", "another")
 
 
+@pytest.mark.slow
 def test_a_resumed_export_keeps_a_file_of_another_dtype(tmp_path: Path) -> None:
     folder, path = model().save(tmp_path / "model"), tmp_path / "model.onnx"
 
@@ -471,6 +482,7 @@ def test_a_resumed_export_keeps_a_file_of_another_dtype(tmp_path: Path) -> None:
     assert open_exported(path).dtype == "fp32"
 
 
+@pytest.mark.slow
 def test_a_file_without_classes_returns_features(
     export_once: Callable[[str, str], Exported],
 ) -> None:

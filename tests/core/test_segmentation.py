@@ -331,6 +331,7 @@ def test_an_evaluation_counts_every_pixel_once(batch_size: int | None) -> None:
 # -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_dense_model_learns() -> None:
     trained = fit(
         start(),
@@ -373,6 +374,7 @@ def test_a_model_with_another_head_is_not_trained(changes: dict[str, Any]) -> No
         fit(start(**changes), task(), Recipe(epochs=1), Run())
 
 
+@pytest.mark.slow
 def test_a_segmentation_task_makes_a_dense_descendant_and_a_class_task_a_plain_one(
     tmp_path: Path,
 ) -> None:

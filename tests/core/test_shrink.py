@@ -79,6 +79,7 @@ def shrink(data: Path, out: Path, **changes: Any) -> Shrunk:
     return lg.shrink(str(data / "model"), out=out, run=run, **{**SMALL, **settings, **changes})
 
 
+@pytest.mark.slow
 def test_its_data_need_not_be_named_again(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,6 +139,7 @@ def test_there_are_never_more_candidates_than_allowed(count: int) -> None:
         assert 1 <= len(choose_candidates(offers, count, is_spread=is_spread)) <= count
 
 
+@pytest.mark.slow
 def test_latency_is_measured_by_bisection_and_only_of_sizes_that_fit() -> None:
     offers = {"first_k": list_offers(SPEC.with_(layers=12), 3)["first_k"]}
     measured = []
@@ -240,6 +242,7 @@ def test_few_validation_images_are_weighed_against_the_probe() -> None:
 # The verb.
 
 
+@pytest.mark.slow
 def test_the_winner_fits_and_is_what_the_verbs_make_by_hand(data: Path, tmp_path: Path) -> None:
     result = shrink(data, tmp_path / "small")
     table = result.table
@@ -320,6 +323,7 @@ def uninterrupted(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Shrun
     return shrink(data, tmp_path_factory.mktemp("uninterrupted") / "small")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "name", "calls"),
     [
@@ -365,6 +369,7 @@ def test_an_interrupted_call_goes_on_where_it_was(
         assert len(features) == left.get(name, 0)
 
 
+@pytest.mark.slow
 def test_a_call_that_was_killed_in_its_first_extraction_goes_on(
     data: Path, tmp_path: Path, uninterrupted: Shrunk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -383,6 +388,7 @@ def test_a_call_that_was_killed_in_its_first_extraction_goes_on(
     )
 
 
+@pytest.mark.slow
 def test_a_finished_call_is_not_repeated(data: Path, tmp_path: Path) -> None:
     first = shrink(data, tmp_path / "small")
     again = shrink(data, tmp_path / "small", run=Run(threads=1, device="cpu", resume=True))
@@ -400,6 +406,7 @@ def test_a_file_of_the_user_is_not_replaced_where_nothing_is_resumed(
     assert (tmp_path / "small.html").read_text() == "mine"
 
 
+@pytest.mark.slow
 def test_another_setting_is_refused_by_its_name(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -417,6 +424,7 @@ def test_another_setting_is_refused_by_its_name(
             shrink(data, tmp_path / "small", run=resumed, **change)
 
 
+@pytest.mark.slow
 def test_without_labels_the_best_candidate_is_healed(data: Path, tmp_path: Path) -> None:
     changes = {"task": None, "images": f"folder:{data / 'photos'}", "heal_epochs": 1}
     settings = {key: value for key, value in SMALL.items() if key not in ("epochs", "batch_size")}
@@ -457,6 +465,7 @@ def lay_nested(photos: Path, top: Path) -> Path:
 WITHOUT_LABELS = {"candidates": 6, "probe_images": 30, "heal_epochs": 1, "export": "none"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lay", [lay_flat, lay_nested])
 def test_a_folder_without_labels_is_enough(
     lay: Callable[[Path, Path], Path], data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -487,6 +496,7 @@ def test_a_folder_without_labels_is_enough(
     assert {(classes, images) for _, classes, images in seen} == {(1, 65)}
 
 
+@pytest.mark.slow
 def test_without_labels_the_call_can_be_interrupted(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -516,6 +526,7 @@ def test_methods_that_need_labels_are_left_out_without_labels(
     assert "closed_form" in list_offers(SPEC, 0)
 
 
+@pytest.mark.slow
 def test_a_task_without_labels_is_refused_with_the_option_that_takes_it(
     data: Path, tmp_path: Path
 ) -> None:
@@ -524,6 +535,7 @@ def test_a_task_without_labels_is_refused_with_the_option_that_takes_it(
         shrink(data, tmp_path / "small", task=f"folder:{folder}")
 
 
+@pytest.mark.slow
 def test_the_estimate_counts_what_is_done(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With FLOPs of 1 a second, the estimate is the number of FLOPs of all passes."""
     monkeypatch.setattr(estimate, "measure_rate", lambda *_: 1.0)
@@ -545,6 +557,7 @@ def test_the_estimate_counts_what_is_done(data: Path, monkeypatch: pytest.Monkey
     assert count(max_drop=1, max_params=None, epochs=1) > 0
 
 
+@pytest.mark.slow
 def test_the_estimate_counts_extractions_and_expansions_as_methods_state_them(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -576,6 +589,7 @@ def test_work_on_the_processor_is_as_slow_as_the_processor(monkeypatch: pytest.M
     assert estimate._compute_seconds(flops, model, SPEC, bf16) == 6.0
 
 
+@pytest.mark.slow
 def test_max_drop_alone_tries_the_smallest_ones_near_the_original(
     data: Path, tmp_path: Path
 ) -> None:

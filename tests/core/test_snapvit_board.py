@@ -66,6 +66,7 @@ def write_scores(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", [VIT, DINOV3, SIGLIP], ids=["vit", "dinov3", "siglip"])
 def test_a_board_is_measured_once_and_goes_on(tmp_path: Path, spec: PictureSpec) -> None:
     study = make_study(tmp_path, spec, rankings=("pruning",))

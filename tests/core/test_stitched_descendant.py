@@ -106,6 +106,7 @@ print(sorted(module for module in sys.modules if module.startswith("learngene_zo
 """
 
 
+@pytest.mark.slow
 def test_timm_opens_its_folder_once_the_stitches_are_known(tmp_path: Path, checkout: Path) -> None:
     cases = [
         SPEC,

@@ -125,6 +125,7 @@ BROKEN = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("source", "words"), BROKEN)
 def test_a_broken_suite_is_refused_by_name_and_disturbs_nobody(
     site: Path, source: str, words: str
@@ -175,6 +176,7 @@ def test_what_to_do_instead_is_added_where_the_hub_is_not_available() -> None:
 # The contract.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suite", catalogue.load_suites()[0], ids=lambda suite: suite.name)
 def test_every_suite_in_tree_keeps_the_contract(suite: Suite) -> None:
     names = check_suite(suite)

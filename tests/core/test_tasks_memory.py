@@ -36,6 +36,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("width", "height", "size"),
     [

@@ -123,6 +123,7 @@ def make_labelled(labels: list[Any], kind: str = "cls") -> list[tuple[str, bytes
     return files
 
 
+@pytest.mark.slow
 def test_a_class_that_made_splits_would_empty_stops_with_its_name(tmp_path: Path) -> None:
     messages, sizes = [], (0, 0, 0)
     for index in range(40):

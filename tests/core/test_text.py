@@ -59,6 +59,7 @@ def test_what_controls_a_terminal_is_shown_by_its_number(text: str) -> None:
     assert shlex.split(quote_word(text)) == [HOSTILE[text]]
 
 
+@pytest.mark.slow
 def test_no_character_of_unicode_passes_that_could_control_anything() -> None:
     kept = {letter for letter in map(chr, range(0x110000)) if escape_controls(letter) == letter}
     assert {unicodedata.category(letter) for letter in kept - {"\u200c", "\u200d"}}.isdisjoint(

@@ -45,6 +45,7 @@ def learngene(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return out
 
 
+@pytest.mark.slow
 def test_transformers_predicts_what_evaluate_counts(learngene: Path, tmp_path: Path) -> None:
     rows = [f"{text},{'yes' if 'dog' in text else 'no'}" for text in TEXTS]
     (tmp_path / "mine.csv").write_text("\n".join(["text,label", *rows]))

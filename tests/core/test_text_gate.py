@@ -29,6 +29,7 @@ def test_the_sentences_of_wordnet_are_its_examples_each_once(tmp_path: Path) -> 
     assert list(ancestry.read_sentences(tmp_path)) == ["they had just left", "he hardly ever goes"]
 
 
+@pytest.mark.slow
 def test_a_bag_of_words_is_at_chance_where_order_decides() -> None:
     assert list(gate.list_features(("The cat.", "a cat"), with_pairs=True)) == [
         *("0 the", "0 cat", "0 .", "0 the cat", "0 cat .", "1 a", "1 cat", "1 a cat")

@@ -68,6 +68,7 @@ def measure_agreement(model: Descendant, whole: Descendant, table: str) -> float
     return float(np.corrcoef(*rows)[0, 1])
 
 
+@pytest.mark.slow
 def test_similarities_of_texts_come_nearer(
     pair: tuple[Descendant, Descendant], table: str, tmp_path: Path
 ) -> None:
@@ -145,6 +146,7 @@ def test_a_text_is_pooled_as_its_head_reads_it() -> None:
     assert pool_words(tokens, mask, "pooler").tolist() == [[0, 1]]
 
 
+@pytest.mark.slow
 def test_rounds_go_through_sizes_between(
     pair: tuple[Descendant, Descendant], table: str, tmp_path: Path
 ) -> None:
@@ -185,6 +187,7 @@ def test_augmentations_are_refused(pair: tuple[Descendant, Descendant], table: s
         lifecycle.heal(pair[0], table, augment="light", run=RUN)
 
 
+@pytest.mark.slow
 def test_tables_without_labels_are_taken(
     pair: tuple[Descendant, Descendant], tmp_path: Path
 ) -> None:

@@ -301,6 +301,7 @@ def test_impossible_specs_are_refused() -> None:
         GPT2.with_pool("avg")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
 def test_a_call_is_compiled_as_one_graph(spec: TextSpec) -> None:
     model, words = build_model(spec, initialise(spec, 0, "fan_in")), draw_words(spec)
@@ -311,6 +312,7 @@ def test_a_call_is_compiled_as_one_graph(spec: TextSpec) -> None:
     torch.testing.assert_close(compiled(words), expected)
 
 
+@pytest.mark.slow
 def test_models_are_called_without_an_import_of_the_compiler() -> None:
     code = "import sys, learngene_zoo.training.predict; print('torch._dynamo' in sys.modules)"
     got = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

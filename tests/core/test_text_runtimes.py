@@ -97,6 +97,7 @@ def draw_texts(spec: TextSpec, count: int, length: int, typed: bool) -> Tokens:
     return Tokens(torch.where(mask == 1, ids, 0), mask, types)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", ["onnx", "pt2"])
 @pytest.mark.parametrize("name", SPECS)
 def test_a_file_answers_as_its_module_at_any_length(
@@ -181,6 +182,7 @@ def test_a_file_holds_its_tokenizer(
         lifecycle.predict(str(path), [("a", "b")], run=RUN)
 
 
+@pytest.mark.slow
 def test_the_commands_read_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names = ("maybe", "no", "yes")
@@ -208,6 +210,7 @@ def test_the_commands_read_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "digits is an image task" in result.stderr
 
 
+@pytest.mark.slow
 def test_features_in_int8_are_compared_by_their_cosine(tmp_path: Path) -> None:
     model = make_model("bert, mean", tmp_path / "raw")
     texts = tmp_path / "plain.csv"
@@ -226,6 +229,7 @@ def test_features_in_int8_are_compared_by_their_cosine(tmp_path: Path) -> None:
         lifecycle.predict(str(path), TEXTS, run=RUN)
 
 
+@pytest.mark.slow
 def test_half_precision_keeps_the_answers(
     tmp_path: Path, export_once: Callable[[str, str], Exported]
 ) -> None:
@@ -307,6 +311,7 @@ def test_files_that_are_not_exports_are_refused_in_one_line(
     assert "contradicts itself: 2 labels for 3 classes" in change(labels='["a", "b"]')
 
 
+@pytest.mark.slow
 def test_a_pretrained_model_of_texts_is_exported_as_it_is(tmp_path: Path) -> None:
     folder, out = tmp_path / "theirs", tmp_path / "model.onnx"
     model = make_model("bert, mean", tmp_path / "model").model()

@@ -65,6 +65,7 @@ def call(line: str) -> Result:
     return CliRunner().invoke(main, [*line.split(), "--device", "cpu", "--threads", "1"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", SPECS)
 def test_the_winner_is_what_the_verbs_make_by_hand(family: str) -> None:
     export = "none" if OWN_FILE[family] is None else "onnx"
@@ -126,6 +127,7 @@ def take_mean(folder: str) -> None:
     Path(folder, "1_Pooling/config.json").write_text('{"pooling_mode_mean_tokens": true}')
 
 
+@pytest.mark.slow
 def test_without_labels_the_best_candidate_is_healed() -> None:
     take_mean("bert")
     names = {"candidates": 2, "tries": 1, "probe_images": 40, "heal_epochs": 1, "export": "none"}
@@ -142,6 +144,7 @@ def test_without_labels_the_best_candidate_is_healed() -> None:
     assert probes == sorted(probes, reverse=True)
 
 
+@pytest.mark.slow
 def test_an_interrupted_call_is_resumed(monkeypatch: pytest.MonkeyPatch) -> None:
     words = "shrink gpt2 --task csv:mine.csv --max-params 25K --candidates 2 --epochs 1 "
     words += "--export none -o"
@@ -164,6 +167,7 @@ def test_an_interrupted_call_is_resumed(monkeypatch: pytest.MonkeyPatch) -> None
     assert (winner["exported"], winner["report"]) == (None, "whole.html")
 
 
+@pytest.mark.slow
 def test_a_task_with_another_metric_is_compared_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
     open_labelled = request._open_labelled
 

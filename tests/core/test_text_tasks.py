@@ -220,6 +220,7 @@ def show(*words: str) -> tuple[str, set[str]]:
     return printed, set(modules.split())
 
 
+@pytest.mark.slow
 def test_a_table_is_shown_with_its_columns_and_without_heavy_imports(tmp_path: Path) -> None:
     path = write_csv(tmp_path / "a.csv", header="body,stars")
     printed, modules = show(f"csv:{path}:text=body,label=stars", "--json")
@@ -583,6 +584,7 @@ def test_imdb_leaves_the_unlabelled_reviews_out(
     assert not any("unsupervised" in note or "withheld" in note for note in task.notes)
 
 
+@pytest.mark.slow
 def test_models_of_images_refuse_texts(tmp_path: Path) -> None:
     """Each verb that opens a task refuses it in one line, before anything is computed."""
     import learngene_zoo as lg

@@ -154,6 +154,7 @@ def test_a_head_is_kept_only_for_classes_of_the_same_names(resnet: Path) -> None
         opened.for_task("scenes", ("sky", "sea"), seed=1, dense=True)
 
 
+@pytest.mark.slow
 def test_training_and_measuring_one_is_as_for_a_descendant(
     resnet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -338,6 +338,7 @@ def test_an_extraction_names_its_trainings_that_learnt_nothing() -> None:
     assert texts == ["toy: first", "toy, sizes, 1, layers-1: second"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "settings", "expected"),
     [

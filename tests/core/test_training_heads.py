@@ -45,6 +45,7 @@ def descendant() -> Descendant:
     return lifecycle.expand("closed_form-mini", layers=4, width=64, task="digits")
 
 
+@pytest.mark.slow
 def test_the_head_is_the_scaled_ridge_regression(descendant: Descendant) -> None:
     task = open_task("digits")
     fresh = descendant.for_task("digits", task.class_names, seed=0)
@@ -132,6 +133,7 @@ def test_the_head_of_a_class_for_every_pixel_is_a_regression_on_patches() -> Non
     )
 
 
+@pytest.mark.slow
 def test_it_knows_the_classes_of_pixels_before_any_training() -> None:
     scenes = open_task("scenes")
     start = lifecycle.expand("closed_form-mini", layers=4, width=64, task="scenes")

@@ -234,6 +234,7 @@ def test_features_that_are_not_finite_are_an_error() -> None:
         compute_features(broken.model(), task, "train", model.input_format, Run(), images=7)
 
 
+@pytest.mark.slow
 def test_the_verb_measures_models_and_ancestry_models(tmp_path: Path) -> None:
     descendant = lifecycle.expand("closed_form-mini", layers=3, task="digits")
     (ridge,) = lifecycle.probe(descendant, task="digits", images=200)

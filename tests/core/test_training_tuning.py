@@ -190,6 +190,7 @@ def killed_after(steps: int) -> Any:
     return train
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", [RECIPE, replace(RECIPE, ema=0.9)], ids=["weights", "average"])
 @pytest.mark.parametrize("deaths", [(4,), (3, 3), (2, 2, 2, 2)], ids=str)
 def test_a_killed_fine_tuning_ends_as_if_it_had_not_been(

@@ -19,10 +19,9 @@ from learngene_zoo.families.tensors import take_blocks
 from learngene_zoo.method.sizes import Target
 from learngene_zoo.runs.run import Run
 from learngene_zoo.runs.sharing import share_results
-from learngene_zoo.testing import check_method, make_tiny_ancestry, make_tiny_task
+from learngene_zoo.testing import make_tiny_ancestry, make_tiny_task
 from lgzoo_closed_form.calibration import derive_input_format, record_teacher, sample_pictures
 from lgzoo_closed_form.closed_form import (
-    CLOSED_FORM,
     DIRECTIONS,
     Calibration,
     ClosedFormExpander,
@@ -30,10 +29,6 @@ from lgzoo_closed_form.closed_form import (
 )
 from lgzoo_closed_form.modules import streams
 from lgzoo_closed_form.modules.streams import Pictures, prepare_folder, record_streams
-
-
-def test_contract() -> None:
-    check_method(CLOSED_FORM)
 
 
 @pytest.fixture(scope="module")
@@ -295,6 +290,7 @@ def test_processes_read_the_images_together(size: int, monkeypatch: pytest.Monke
         assert torch.equal(getattr(together, name), getattr(alone, name)), name
 
 
+@pytest.mark.slow
 def test_kept_streams_serve_every_expansion(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -349,6 +345,7 @@ def test_a_recommendation_records_streams_once(monkeypatch: pytest.MonkeyPatch) 
     assert len(recorded) == 5
 
 
+@pytest.mark.slow
 def test_streams_of_another_learngene_are_not_taken(tmp_path: Path) -> None:
     for seed, keep_streams in ((1, True), (2, False)):
         extractor = ClosedFormExtractor(keep_streams=keep_streams, each=Calibration(images=8))
@@ -360,6 +357,7 @@ def test_streams_of_another_learngene_are_not_taken(tmp_path: Path) -> None:
     assert "streams" not in lg.expand(tmp_path / "gene-2", layers=2).provenance
 
 
+@pytest.mark.slow
 def test_without_stored_weights_the_ancestry_model_is_opened_again() -> None:
     run = Run(seed=1)
     learngenes = [

@@ -18,10 +18,9 @@ from learngene_zoo.pretrained.ancestry import Ancestry
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import list_settings
-from learngene_zoo.testing import check_method, make_tiny_ancestry, make_tiny_task
+from learngene_zoo.testing import make_tiny_ancestry, make_tiny_task
 from lgzoo_closed_form.calibration import Calibration, derive_input_format, sample_pictures
 from lgzoo_closed_form.elastic import (
-    ELASTIC,
     FIFTIETHS,
     ElasticExpander,
     ElasticExtractor,
@@ -57,10 +56,6 @@ SMOKE = ElasticExtractor(
         evolution=Evolution(evaluations=20, sparsities=(0.2, 0.65), compared=16, components=8),
     )
 )
-
-
-def test_contract() -> None:
-    check_method(ELASTIC)
 
 
 @pytest.fixture(autouse=True)

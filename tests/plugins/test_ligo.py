@@ -113,6 +113,7 @@ def test_before_they_learn_the_function_is_preserved() -> None:
     ).abs().max() < 1e-5
 
 
+@pytest.mark.slow
 def test_the_factors_are_one_large_matrix() -> None:
     large, state = PLAIN.with_(layers=4, width=48, heads=3), perturb(PLAIN).state
     operators = randomise(init_from_growth(remove_head(state, PLAIN), PLAIN, large))
@@ -166,6 +167,7 @@ def test_the_factors_are_one_large_matrix() -> None:
     }
 
 
+@pytest.mark.slow
 def test_the_parameters_of_the_operators() -> None:
     small, base = (ARCHITECTURES[f"deit_{size}_patch16_224"] for size in ("small", "base"))
     names = [name for name in get_shapes(small) if not name.startswith("head")]
@@ -179,6 +181,7 @@ def test_the_parameters_of_the_operators() -> None:
     )
 
 
+@pytest.mark.slow
 def test_the_loss_falls_and_the_smaller_model_stays() -> None:
     task, ancestry = make_tiny_task(), perturb(PLAIN)
     learngene = extract(ancestry)
@@ -262,6 +265,7 @@ def train_briefly(monkeypatch: pytest.MonkeyPatch) -> Callable[[lg.Learngene, Ru
     return lambda learngene, run: learn(learngene, target, run).state
 
 
+@pytest.mark.slow
 def test_the_order_of_the_stored_tensors_changes_no_bit(
     train_briefly: Callable[[lg.Learngene, Run], StateDict], tmp_path: Path
 ) -> None:
@@ -273,6 +277,7 @@ def test_the_order_of_the_stored_tensors_changes_no_bit(
     assert [name for name, tensor in first.items() if not torch.equal(tensor, second[name])] == []
 
 
+@pytest.mark.slow
 def test_interrupted_and_resumed_it_learns_the_same(
     train_briefly: Callable[[lg.Learngene, Run], StateDict],
     monkeypatch: pytest.MonkeyPatch,

@@ -300,6 +300,7 @@ def test_a_finished_search_is_not_repeated(ancestry, tmp_path, monkeypatch) -> N
     assert again.config == first.config
 
 
+@pytest.mark.slow
 def test_another_choice_in_the_same_place_takes_over_the_searches(
     ancestry, tmp_path, monkeypatch
 ) -> None:

@@ -72,6 +72,7 @@ class Answer(nn.Module):
         return {"logits": self.model(images)}
 
 
+@pytest.mark.slow
 def test_every_slice_answers_in_training_as_the_model_alone() -> None:
     objective, images = sample_slices().eval(), torch.randn(2, 3, FULL.image_size, FULL.image_size)
     sizes, full = GRID.list_specs(FULL), random_state()

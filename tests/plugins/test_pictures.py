@@ -152,5 +152,6 @@ def test_damaged_packages_are_named(place: Path) -> None:
         PICTURES.open(STAMPS, False)
 
 
+@pytest.mark.slow
 def test_the_suite_keeps_the_contract(monkeypatch: pytest.MonkeyPatch) -> None:
     check_suite(PICTURES)

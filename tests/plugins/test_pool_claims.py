@@ -112,6 +112,7 @@ def test_the_rival_of_equal_storage_learns_from_labels_alone() -> None:
     assert {name for name in ours if ours[name] != third[name]} == {"stitch"}
 
 
+@pytest.mark.slow
 def test_claims_that_share_their_pools_cost_nothing_twice() -> None:
     results = {}
     for name in ("pool-snnet", "pool-tm-ls", "pool-snnet-source"):
@@ -131,6 +132,7 @@ def test_the_smallest_models_are_the_papers_sums() -> None:
     assert "5.72 M parameters" in "\n".join(format_verdict(load_claim("pool-smaller"), verdict))
 
 
+@pytest.mark.slow
 def test_a_claim_runs_through_to_its_verdict_and_shares_what_it_can(
     world: World, tmp_path: Path
 ) -> None:

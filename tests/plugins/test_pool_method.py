@@ -166,6 +166,7 @@ def test_the_ancestry_makes_a_difference_and_guidance_too(pool: Learngene) -> No
     assert not same(extract_pool(guidance="hard").state, pool.state)
 
 
+@pytest.mark.slow
 def test_an_ancestry_of_another_task_is_fine_tuned_first() -> None:
     assert (
         extract_pool(ancestry=make_tiny_ancestry()).config.metrics["teacher"]["training_images"]
@@ -206,6 +207,7 @@ def test_attributes_are_learnt_beside_the_class_in_every_part(tmp_path: Path) ->
             assert ("loss/distillation" in line) == (part == "tuning")
 
 
+@pytest.mark.slow
 def test_finished_parts_are_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run(seed=1, folder=tmp_path / "run", resume=True)
     full = extract_pool(Run(seed=1, folder=tmp_path / "whole"))
@@ -221,6 +223,7 @@ def test_finished_parts_are_not_repeated(tmp_path: Path, monkeypatch: pytest.Mon
     assert same(extract_pool(run).state, full.state)
 
 
+@pytest.mark.slow
 def test_arms_that_share_parts_compute_the_auxiliary_models_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

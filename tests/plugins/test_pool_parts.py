@@ -87,6 +87,7 @@ def change_setting(setting: Setting) -> Any:
     return 0.25 if setting.default is None else setting.default / 2 + 0.01
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["pool", "snnet"])
 def test_every_setting_changes_the_key_of_a_part(
     name: str, recorder: Recorder, tmp_path: Path

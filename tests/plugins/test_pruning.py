@@ -19,17 +19,13 @@ from learngene_zoo.method.sizes import Target
 from learngene_zoo.pretrained.ancestry import Ancestry
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
-from learngene_zoo.testing import check_method, make_tiny_ancestry, make_tiny_task
+from learngene_zoo.testing import make_tiny_ancestry, make_tiny_task
 from learngene_zoo.testing.expansion import check_family, check_members
 from lgzoo_closed_form.calibration import Calibration
 from lgzoo_closed_form.modules.importance import Criterion
 from lgzoo_closed_form.pruned import check_prunable
 from lgzoo_closed_form.pruning import PRUNING, PruningExpander, PruningExtractor, Scoring
 from lgzoo_closed_form.sizes import SHARES, list_even_members
-
-
-def test_contract() -> None:
-    check_method(PRUNING)
 
 
 @pytest.fixture(scope="module")

@@ -70,6 +70,7 @@ def measure_errors(family: str, is_planted: bool) -> dict[str, float]:
     return errors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["vit", "eva"])
 def test_a_penalty_for_each_input_does_not_see_planted_outliers(family: str) -> None:
     plain, planted = (measure_errors(family, is_planted) for is_planted in (False, True))

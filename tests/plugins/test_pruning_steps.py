@@ -81,6 +81,7 @@ def test_magnitudes_by_number() -> None:
     torch.testing.assert_close(hidden[1], expected / expected.mean())
 
 
+@pytest.mark.slow
 def test_slopes_are_those_of_the_loss() -> None:
     """Of two hidden neurons, by differences of the loss in every weight."""
     ancestry, neurons = make_tiny_ancestry(spec=SPEC), (3, 40)

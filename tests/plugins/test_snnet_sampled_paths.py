@@ -77,6 +77,7 @@ def test_a_step_trains_what_lies_on_its_path_and_nothing_else() -> None:
     assert changed == {name for name in before if name.startswith(inside)}
 
 
+@pytest.mark.slow
 def test_a_seed_gives_one_training_whatever_was_drawn_before() -> None:
     first, second = stitched()[0], stitched()[0]
     train_sampled(first, Run(seed=3))
@@ -89,6 +90,7 @@ def test_a_seed_gives_one_training_whatever_was_drawn_before() -> None:
     assert not first.training
 
 
+@pytest.mark.slow
 def test_resuming_continues_with_the_path_of_the_step(tmp_path: Path) -> None:
     """Checkpoints after every step, an interruption after the fifth of eight, and a bit-equal
     result.
@@ -149,6 +151,7 @@ def test_the_teacher_is_neither_trained_nor_saved() -> None:
     assert not sampled.network.get_anchor(0).get_classifier()._forward_hooks
 
 
+@pytest.mark.slow
 def test_without_a_teacher_or_with_the_guidance_none_labels_alone_count() -> None:
     first, second = stitched()[0], stitched()[0]
     train_sampled(first, Run(seed=3), teacher=Teacher(anchors()[1].model()), guidance="none")

@@ -38,6 +38,7 @@ def test_the_plan_names_the_sizes_of_the_authors_answer() -> None:
     )
 
 
+@pytest.mark.slow
 def test_its_steps_run_with_a_few_pictures(tmp_path: Path) -> None:
     plan = replace(recipe.SMOKE, depths=(16,), build=tmp_path)
     table = recipe.run_plan(plan, Run(threads=1, offline=True)).read_text()

@@ -229,6 +229,7 @@ def test_a_program_without_an_end_is_given_up(
     check_refused(evil_path, "takes more than 1000 instructions")
 
 
+@pytest.mark.slow
 def test_nests_so_deep_that_python_could_not_print_them(evil_path: Path) -> None:
     for depth, before, after in (
         (100_000, b"}", b"Ns."),

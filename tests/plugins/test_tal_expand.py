@@ -221,6 +221,7 @@ def test_an_ancestry_of_another_width_is_refused(
         expand(reopened_learngene.with_config(ancestries=(record,)), "mine", ancestry=record.source)
 
 
+@pytest.mark.slow
 def test_of_several_hypernetworks_the_tasks_own_is_asked(separate_learngene: Learngene) -> None:
     a, b = expand(separate_learngene, "tiny-a"), expand(separate_learngene, "tiny-b")
     assert not is_same(a, b)

@@ -214,6 +214,7 @@ def test_without_guidance_the_ancestry_is_not_asked(monkeypatch: pytest.MonkeyPa
     assert not any(name.startswith("tasks.") for name in learngene.state)
 
 
+@pytest.mark.slow
 def test_with_guidance_it_is_and_the_hypernetwork_is_another(tal_learngene: Learngene) -> None:
     unguided = extract_learngene(guidance=False)
     name = "decoder.decoder.l2.weight"
@@ -256,6 +257,7 @@ def test_an_interrupted_extraction_ends_with_the_same_learngene(
     assert resumed.config.metrics == tal_learngene.config.metrics
 
 
+@pytest.mark.slow
 def test_extractions_that_need_the_same_stage_1_share_it(tmp_path: Path) -> None:
     shared = tmp_path / "parts"
     first = build_extractor()(

@@ -351,6 +351,7 @@ def learngene() -> Learngene:
     return extract_learngene()
 
 
+@pytest.mark.slow
 def test_the_learngene_stores_the_ancestry_models_matrices_or_only_its_name(
     learngene: Learngene,
 ) -> None:
@@ -363,6 +364,7 @@ def test_the_learngene_stores_the_ancestry_models_matrices_or_only_its_name(
     assert torch.equal(learngene.state[name], named.state[name])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", ["noise", "projections"])
 def test_an_interrupted_extraction_ends_with_the_same_learngene(start: str, tmp_path: Path) -> None:
     settings = {"start": start, "hypernet_widest": 128}

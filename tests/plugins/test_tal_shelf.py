@@ -78,6 +78,7 @@ def test_an_untrained_model_knows_its_task(
     assert by_chance < right / 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["signs", "numbers", "textures"])
 def test_most_of_what_a_deep_model_knows_needs_its_later_blocks(
     learngene: Learngene, task: str
@@ -156,5 +157,6 @@ def test_an_unseen_folder_is_embedded_and_gets_weights_of_its_own(
     )
 
 
+@pytest.mark.slow
 def test_it_can_be_drawn(tmp_path: Path) -> None:
     assert lifecycle.plot("tal", tmp_path / "tal.png").stat().st_size > 20_000

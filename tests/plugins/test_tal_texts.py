@@ -343,6 +343,7 @@ def build_extractor(**changes: Any) -> Any:
     return replace(TAL.presets["smoke"], hypernet=SMALL, training=recipe, tuning=recipe, **changes)
 
 
+@pytest.mark.slow
 def test_an_extraction_stores_the_embeddings_of_words_and_of_tasks() -> None:
     ancestry, tasks = build_texts()
     learngene = build_extractor()([ancestry], tasks, Run(device="cpu")).with_config(

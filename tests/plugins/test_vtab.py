@@ -115,6 +115,7 @@ def test_a_draw_of_the_hub_s_copy(hub: Callable[[Path], None], tmp_path: Path) -
     assert source.reference.endswith("kitti_closest_vehicle_distance@refs/convert/parquet")
 
 
+@pytest.mark.slow
 def test_classes_without_training_images_are_named(
     hub: Callable[[Path], None], vtab: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

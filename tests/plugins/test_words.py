@@ -137,6 +137,7 @@ def test_both_classes_have_the_same_words(name: str) -> None:
         assert RULES[name](0, Draws(key, index)) != RULES[name](1, Draws(key, index))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BALANCED)
 @pytest.mark.parametrize("by_side", [False, True])
 @pytest.mark.parametrize("with_pairs", [False, True])
