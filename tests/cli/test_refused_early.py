@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,9 +14,10 @@ import pytest
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.ownership import mark_workspace
 
-# Instead of importing torch (as timm does), the process ends with 77.
+# Runs the calls that it reads, each in a process of its own with the command line already imported.
+# Instead of importing torch (as timm does), such a process ends with 77.
 WITHOUT_TORCH = """
-import os, sys
+import json, os, sys
 
 class Watch:
     def find_spec(self, name, path=None, target=None):
@@ -23,9 +26,20 @@ class Watch:
             os._exit(77)
 
 sys.meta_path.insert(0, Watch())
+import learngene_zoo.lifecycle
 from learngene_zoo.cli.main import main
+from learngene_zoo.method.installed import METHODS
 
-main(sys.argv[1:], prog_name="lgzoo")
+METHODS.references()
+for line in sys.stdin:
+    *paths, words = json.loads(line)
+    child = os.fork()
+    if not child:
+        for number, path in enumerate(paths):
+            os.dup2(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC), number)
+        main(words, prog_name="lgzoo")
+        sys.exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
 EXISTS = (
     "error: {} already exists; choose another path with -o, or replace it with --force; for"
@@ -332,24 +346,42 @@ CALLS = {
 }
 
 
+Call = Callable[[list[str]], tuple[int, str, str]]
+
+
+@pytest.fixture(scope="module")
+def call(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Call]:
+    """Return a function that runs words and returns their exit code, stdout and stderr."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    outputs = [tmp_path_factory.mktemp("outputs") / name for name in ("stdout", "stderr")]
+    with subprocess.Popen(
+        [sys.executable, "-c", WITHOUT_TORCH],
+        env=environment,
+        cwd=folder,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+
+        def run(words: list[str]) -> tuple[int, str, str]:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write(json.dumps([os.devnull, *map(str, outputs), words]) + "\n")
+            process.stdin.flush()
+            code = int(process.stdout.readline())
+            stdout, stderr = (path.read_text(encoding="utf-8") for path in outputs)
+            return code, stdout, stderr
+
+        yield run
+
+
 @pytest.mark.parametrize("line", CALLS)
-def test_a_wrong_call_is_refused_without_torch(line: str, folder: Path) -> None:
-    code, message = CALLS[line]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    command = [sys.executable, "-c", WITHOUT_TORCH, *line.split()]
-    process = subprocess.run(
-        command, env=environment, cwd=folder, capture_output=True, text=True, timeout=60
-    )
-    assert process.stderr.startswith(message.format(folder)), process.stderr
-    assert (process.returncode, process.stdout, process.stderr.count("\n")) == (code, "", 1)
+def test_a_wrong_call_is_refused_without_torch(line: str, folder: Path, call: Call) -> None:
+    expected_code, message = CALLS[line]
+    code, stdout, stderr = call(line.split())
+    assert stderr.startswith(message.format(folder)), stderr
+    assert (code, stdout, stderr.count("\n")) == (expected_code, "", 1)
 
 
-def test_what_may_succeed_does_import_it(folder: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    command = [sys.executable, "-c", WITHOUT_TORCH, "extract", "first_k", "-o", "new"]
-    assert (
-        subprocess.run(
-            command, env=environment, cwd=folder, capture_output=True, timeout=60
-        ).returncode
-        == 77
-    )
+def test_what_may_succeed_does_import_it(call: Call) -> None:
+    assert call(["extract", "first_k", "-o", "new"])[0] == 77

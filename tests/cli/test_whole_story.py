@@ -111,6 +111,7 @@ def test_the_advice_after_expand_has_a_task_where_the_model_records_none(
     )
 
 
+@pytest.mark.slow
 def test_the_advice_of_each_verb_leads_to_the_users_own_data(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

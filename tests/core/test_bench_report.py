@@ -494,6 +494,7 @@ def test_the_page_is_whole_and_needs_nothing_else(folder: Path) -> None:
         assert (reference[0] or reference[1]) in page.ids
 
 
+@pytest.mark.slow
 def test_a_narrow_window_keeps_letters_readable_and_arms_in_sight(folder: Path) -> None:
     """Pictures keep their width and scroll; columns of one value give way to the results."""
     text = (folder / "report.html").read_text(encoding="utf-8")

@@ -109,6 +109,7 @@ def test_a_row_says_everything_about_its_cell(
     assert rows[10].stored_params == 0
 
 
+@pytest.mark.slow
 def test_zero_epochs_are_the_untrained_model_and_shared_by_all_budgets(
     grid_results: tuple[Path, list[Cell], list[Row]],
 ) -> None:
@@ -257,6 +258,7 @@ def test_a_head_that_is_inherited_stays(world: World, tmp_path: Path) -> None:
     assert torch.equal(start.state["head.weight"], zero_shot.state["head.weight"])
 
 
+@pytest.mark.slow
 def test_a_cell_that_fails_is_written_down_and_the_rest_goes_on(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -449,6 +451,7 @@ def test_results_of_another_ancestry_are_not_mixed(tmp_path: Path) -> None:
     assert len((tmp_path / "out" / "results.jsonl").read_text().splitlines()) == len(rows) == 2
 
 
+@pytest.mark.slow
 def test_results_of_another_precision_are_not_mixed(tmp_path: Path) -> None:
     """The keys of cells do not name it, so they would count as finished."""
     world, out = make_world(tmp_path), tmp_path / "out"
@@ -611,6 +614,7 @@ def run_row(cell: Cell) -> Row:
     return replace(trial.make_failed_row(cell, "", RUN), error=None, value=0.5, width=32)
 
 
+@pytest.mark.slow
 def test_segmentation_is_judged_by_its_own_metric(world: World, tmp_path: Path) -> None:
     arms = toy_arms(world[0])[:1]
     (cell,) = list_cells(

@@ -40,6 +40,7 @@ def test_every_method_has_cells_but_those_that_are_told(wanted: list[Any]) -> No
     assert missing == {"snnet"}
 
 
+@pytest.mark.slow
 def test_every_cell_has_a_size_with_a_name(wanted: list[Any]) -> None:
     sizes = inheritance.derive_sizes(ANCESTRY).items()
     names = {size: name for name, size in sizes} | inheritance.name_other_sizes(ANCESTRY)

@@ -81,6 +81,7 @@ def test_folders_of_labelled_texts_are_not_recorded(tmp_path: Path, columns: str
     assert source.record.name == source.record.source == f"csv:reviews.csv{columns}"
 
 
+@pytest.mark.slow
 def test_tasks_give_their_texts_without_labels() -> None:
     corpus = open_corpus(["sentiment", "paraphrase"])
     assert [len(source.train) for source in corpus.sources] == [4000, 4000]

@@ -48,10 +48,12 @@ def count_faults(word: str, **environment: str) -> tuple[int, int]:
     return first, second
 
 
+@pytest.mark.slow
 def test_a_run_on_a_processor_keeps_freed_memory() -> None:
     assert count_faults("opened") == (1, 0)
 
 
+@pytest.mark.slow
 def test_options_of_the_user_are_kept() -> None:
     is_kept, faults = count_faults("opened", MALLOC_MMAP_THRESHOLD_="1000000")
     assert is_kept == 0

@@ -211,6 +211,7 @@ def test_features_in_int8_are_compared_by_their_cosine(tmp_path: Path) -> None:
     assert 0.99 < exported.value < 1
 
 
+@pytest.mark.slow
 def test_a_file_that_differs_from_its_module_is_not_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -297,6 +298,7 @@ def test_what_timm_made_is_exported_and_says_all_that_is_needed(
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["plain", "dense"])
 def test_an_exported_file_is_worth_what_its_model_is(
     name: str, export_once, tmp_path: Path

@@ -89,6 +89,7 @@ def test_a_board_is_measured_once_and_goes_on(tmp_path: Path, spec: PictureSpec)
     assert {**again, "seconds": 0} == {**rows[-1], "seconds": 0}
 
 
+@pytest.mark.slow
 def test_scores_of_the_authors_are_a_ranking(tmp_path: Path) -> None:
     scores = write_scores(tmp_path)
     study = make_study(

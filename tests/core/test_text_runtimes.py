@@ -40,6 +40,7 @@ from learngene_zoo.storage import POOLING
 pytest.importorskip("onnxruntime")
 pytest.importorskip("transformers")
 
+pytestmark = pytest.mark.slow  # exporting takes seconds
 RUN = Run(threads=1, device="cpu")
 SPECS: dict[str, TextSpec] = {
     "gpt2": GPT2,
@@ -97,7 +98,6 @@ def draw_texts(spec: TextSpec, count: int, length: int, typed: bool) -> Tokens:
     return Tokens(torch.where(mask == 1, ids, 0), mask, types)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("format", ["onnx", "pt2"])
 @pytest.mark.parametrize("name", SPECS)
 def test_a_file_answers_as_its_module_at_any_length(
@@ -182,7 +182,6 @@ def test_a_file_holds_its_tokenizer(
         lifecycle.predict(str(path), [("a", "b")], run=RUN)
 
 
-@pytest.mark.slow
 def test_the_commands_read_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names = ("maybe", "no", "yes")
@@ -210,7 +209,6 @@ def test_the_commands_read_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "digits is an image task" in result.stderr
 
 
-@pytest.mark.slow
 def test_features_in_int8_are_compared_by_their_cosine(tmp_path: Path) -> None:
     model = make_model("bert, mean", tmp_path / "raw")
     texts = tmp_path / "plain.csv"
@@ -229,7 +227,6 @@ def test_features_in_int8_are_compared_by_their_cosine(tmp_path: Path) -> None:
         lifecycle.predict(str(path), TEXTS, run=RUN)
 
 
-@pytest.mark.slow
 def test_half_precision_keeps_the_answers(
     tmp_path: Path, export_once: Callable[[str, str], Exported]
 ) -> None:
@@ -311,7 +308,6 @@ def test_files_that_are_not_exports_are_refused_in_one_line(
     assert "contradicts itself: 2 labels for 3 classes" in change(labels='["a", "b"]')
 
 
-@pytest.mark.slow
 def test_a_pretrained_model_of_texts_is_exported_as_it_is(tmp_path: Path) -> None:
     folder, out = tmp_path / "theirs", tmp_path / "model.onnx"
     model = make_model("bert, mean", tmp_path / "model").model()

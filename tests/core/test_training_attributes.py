@@ -171,6 +171,7 @@ def test_the_objective_follows_the_task() -> None:
 # --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_attributes_are_learnt_and_only_the_class_is_judged() -> None:
     vit = model()
     objective = make_objective(TASK, vit, RECIPE, 0)

@@ -74,6 +74,7 @@ def test_the_head_is_the_scaled_ridge_regression(descendant: Descendant) -> None
     assert value == pytest.approx(record["left_out_accuracy"], abs=0.06)
 
 
+@pytest.mark.slow
 def test_augmented_copies_of_the_images_are_named(descendant: Descendant) -> None:
     task = make_tiny_task()
     fresh = descendant.for_task("tiny", task.class_names, seed=0)

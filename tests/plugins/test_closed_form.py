@@ -321,6 +321,7 @@ def test_kept_streams_serve_every_expansion(
     assert not list(tmp_path.rglob("*.f32"))
 
 
+@pytest.mark.slow
 def test_a_recommendation_records_streams_once(monkeypatch: pytest.MonkeyPatch) -> None:
     extractor = ClosedFormExtractor(each=Calibration(images=8))
     learngene, other = (

@@ -80,6 +80,7 @@ def test_a_penalty_for_each_input_does_not_see_planted_outliers(family: str) -> 
     assert planted["each 0.01"] < planted["none"]
 
 
+@pytest.mark.slow
 def test_a_common_penalty_of_outliers_leaves_less_of_the_compensation() -> None:
     """It is large beside all inputs except the two outliers: with the largest eigenvalue most."""
     plain, planted = (measure_errors("vit", is_planted) for is_planted in (False, True))

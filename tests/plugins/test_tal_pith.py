@@ -387,6 +387,7 @@ def test_an_interrupted_extraction_ends_with_the_same_learngene(start: str, tmp_
     assert all(torch.equal(complete.state[name], resumed.state[name]) for name in complete.state)
 
 
+@pytest.mark.slow
 def test_both_stages_train_the_fusion_and_the_projections(learngene: Learngene) -> None:
     still = replace(tal_toy.RECIPE, epochs=0)
     one = extract_learngene(tuning=still)

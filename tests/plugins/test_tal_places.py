@@ -64,6 +64,7 @@ def test_one_block_is_the_first() -> None:
     )
 
 
+@pytest.mark.slow
 def test_writers_add_up_alike_at_every_depth() -> None:
     assert compute_writer_scale("blocks.7.mlp.fc2.weight", 12) == pytest.approx(sqrt(3 / 12))
     assert compute_writer_scale("blocks.7.attn.proj.weight", 3) == 1

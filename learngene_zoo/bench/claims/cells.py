@@ -321,18 +321,24 @@ def _list_cells_of_arm(
     arm = build_arm(
         claim, choice.arm, seed, choice.lr if choice.arm in make_space(claim).arms else None
     )
-    rest: dict[str, Any] = {"seed": seed, "recipe": recipe, "split": split, "look": False}
+    rest: dict[str, Any] = {
+        "seed": seed,
+        "recipe": recipe,
+        "split": split,
+        "look": False,
+        "code": METHODS.describe_code(arm.method),
+    }
+    versions = {task: claim.versions.get(task) or get_version(task) for task in tasks}
     return [
         Cell(
             arm=arm,
             task=task,
-            version=claim.versions.get(task) or get_version(task),
+            version=versions[task],
             data={
                 name: claim.data[name]
                 for name in (task, *arm.tasks_for(task))
                 if name in claim.data
             },
-            code=METHODS.describe_code(arm.method),
             **size._asdict(),
             **rest,
         )
