@@ -29,7 +29,6 @@ CASES = {
     "evaluation_batch": "In batches of which size is evaluation fastest on a processor?",
     "export_latency": "How fast do exported files predict, compared with timm's module?",
     "export_texts": "How fast do exported text models compute, next to transformers' module?",
-    "freed_memory": "What does keeping the memory of freed tensors save?",
     "hub_transfer": "What do publishing and fetching a family of 100 files take?",
     "ls_initialisation": "How long do the least-squares stitches of three anchors take?",
     "path_evaluation": "How long does it take to evaluate all paths of a pool in one pass?",

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from learngene_zoo.errors import Unavailable, WrongCall, refuse_unknown
-from learngene_zoo.runs.memory import keep_freed_memory
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import Bounds, check_bounds, check_type
 
@@ -329,9 +328,8 @@ def describe_machine(run: Run) -> str:
 def open_device(run: Run) -> torch.device:
     """Return the device of a run and set torch's number of threads.
 
-    On a processor, the memory of freed tensors is kept for new ones (`keep_freed_memory`). Under
-    torchrun each process gets its own GPU. Raises `WrongCall` for an unknown device, `Unavailable`
-    for one that this machine does not have.
+    Under torchrun each process gets its own GPU. Raises `WrongCall` for an unknown device,
+    `Unavailable` for one that this machine does not have.
     """
     import torch
 
@@ -343,8 +341,6 @@ def open_device(run: Run) -> torch.device:
         return _open_gpu(device)
     if device.type == "mps" and not torch.backends.mps.is_available():
         raise Unavailable("this machine has no mps device; use --device cpu")
-    if device.type == "cpu":
-        keep_freed_memory()
     return device
 
 
