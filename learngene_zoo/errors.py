@@ -4,9 +4,12 @@ A remedy that is an argument is named as in Python (`force=True`); the command l
 """
 
 import errno
+import os
 import re
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 
@@ -149,6 +152,34 @@ def find_nearest(got: str, known_names: Iterable[str]) -> str | None:
     return None
 
 
+def suggest_path(path: Path, remedy: str, accepts: Callable[[Path], bool] = Path.exists) -> str:
+    """Return the end of the error for a path that does not exist: a similar one, or the remedy.
+
+    A path with another number in its name, such as that of another picture, is not similar.
+
+    Args:
+        path: the missing path.
+        remedy: what to do if no path of that folder has a similar name.
+        accepts: whether a path may have been meant; hidden ones never are.
+    """
+    names: list[str] = []
+    with suppress(OSError, ValueError):  # a folder that cannot be read
+        names = [
+            name
+            for name in os.listdir(path.parent)
+            if not name.startswith(".") and _mask_numbers(name) != _mask_numbers(path.name)
+        ]
+    if len(names) > MAX_SIBLINGS:
+        return remedy
+    near = find_nearest(path.name, [name for name in names if accepts(path.parent / name)])
+    return remedy if near is None else f"did you mean {path.parent / near}?"
+
+
+def _mask_numbers(name: str) -> str:
+    return re.sub(r"\d+", "0", name)
+
+
+MAX_SIBLINGS = 1000  # names that are compared with that of a missing path
 MIN_LETTERS = 3  # of a typed text that is compared with the parts of names
 
 

@@ -156,6 +156,11 @@ def format_count(value: int) -> str:
     return str(value)
 
 
+def format_round_count(value: int) -> str:
+    """Format a number that is often round: 500,000 is `500K`, 2,500,000 is `2.5M`."""
+    return re.sub(r"\.?0+(?=[A-Z]$)", "", format_count(value))
+
+
 def format_seconds(value: float) -> str:
     """Format a duration for people: 12ms, 3.4s, 5m 06s, 1h 02m."""
     if value < 999.5e-6:

@@ -26,7 +26,7 @@ from learngene_zoo.artifacts.records import (
     join_licences,
     parse_reference,
 )
-from learngene_zoo.errors import BadFile, WrongCall, find_nearest, refuse_unknown
+from learngene_zoo.errors import BadFile, WrongCall, refuse_unknown, suggest_path
 from learngene_zoo.families.picture_spec import PictureSpec
 from learngene_zoo.families.spec import LIMITS
 from learngene_zoo.hub.client import SCHEME, find_cached_repository, parse_hub_reference
@@ -171,6 +171,12 @@ def find(reference: str | Path, *, offline: bool = False) -> Path:
         from learngene_zoo.hub.fetch import fetch_repository
 
         return fetch_repository(repository, offline=offline).folder
+    if text in Plugins[Any](METHOD_GROUP, "method", object).references():
+        raise WrongCall(
+            f"the shelf has no learngene of the method {text}; make one: lgzoo extract {text}"
+        )
+    if near := suggest_path(path, "", _is_artifact):
+        raise WrongCall(f"no folder {path}; {near}")
     if text.startswith((".", "/", "~")) or (isinstance(reference, Path) and len(path.parts) > 1):
         raise WrongCall(
             f"no folder {path}; "
@@ -178,10 +184,6 @@ def find(reference: str | Path, *, offline: bool = False) -> Path:
         )
     if may_be_on_hub(text):
         raise WrongCall(f"no folder {text}; on the Hub it would be {SCHEME}{text} or {text}@main")
-    if text in Plugins[Any](METHOD_GROUP, "method", object).references():
-        raise WrongCall(
-            f"the shelf has no learngene of the method {text}; make one: lgzoo extract {text}"
-        )
     raise refuse_unknown("folder or learngene", text, list_learngenes())
 
 
@@ -196,20 +198,23 @@ def find_model(reference: str | Path, *, offline: bool = False) -> Path:
     return find(reference, offline=offline)
 
 
+def _is_artifact(path: Path) -> bool:
+    """Return whether a path has the form of a learngene or a model."""
+    return (path / CONFIG).is_file()
+
+
 def missing_model(reference: str | Path) -> WrongCall:
     """Return the error for a reference to a model whose folder does not exist."""
     folder = Path(reference)
     run = folder.with_name(f"{folder.name}.run") if folder.name else folder
-    close = find_nearest(
-        folder.name, (config.parent.name for config in folder.parent.glob(f"*/{CONFIG}"))
-    )
+    near = suggest_path(folder, "", _is_artifact)
     hint = f"build one with `lgzoo expand --layers 7 -o {folder}`"
     if may_be_on_hub(str(reference)):
         hint = f"on the Hub it would be {SCHEME}{folder} or {folder}@main"
     elif is_unfinished(run):
         hint = f"the run in {run} has not finished: repeat its command with --resume"
-    elif close is not None:
-        hint = f"did you mean {folder.with_name(close)}?"
+    elif near:
+        hint = near
     return WrongCall(f"there is no model at {folder}; {hint}")
 
 

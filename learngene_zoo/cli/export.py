@@ -10,6 +10,7 @@ from click.shell_completion import CompletionItem
 
 from learngene_zoo import lifecycle
 from learngene_zoo.cli.job import (
+    Job,
     Number,
     make_choice_option,
     make_job_options,
@@ -65,7 +66,7 @@ def export(
         "format": exported.format,
         "dtype": exported.dtype,
         "bytes": exported.bytes,
-        "difference": exported.difference,
+        "difference": describe_difference(exported.difference, job),
     }
     if exported.task is not None:
         facts |= {
@@ -78,6 +79,11 @@ def export(
     if exported.latency is not None:
         facts |= {"latency": exported.latency, "model_latency": exported.model_latency}
     print_row({**facts, "path": str(out)}, job.as_json)
+
+
+def describe_difference(value: float | None, job: Job) -> Json:
+    """Return the largest difference from the model: the number for JSON, else with its unit."""
+    return value if job.as_json or value is None else f"at most {value:.2g} in any output"
 
 
 def _find_exportable(named: str | None, offline: bool) -> str | Path:
@@ -190,7 +196,8 @@ def convert(
         force=job.force,
     )
     lists: dict[str, tuple[str, ...]] = {"changes": result.changes, "left_out": result.left_out}
-    facts: dict[str, Json] = {"format": result.format, "difference": result.difference}
+    difference = describe_difference(result.difference, job)
+    facts: dict[str, Json] = {"format": result.format, "difference": difference}
     if result.agreement is not None:
         facts |= vars(result.agreement)
     if job.as_json:

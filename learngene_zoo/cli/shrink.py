@@ -11,6 +11,8 @@ from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.shelf import BUNDLED
 from learngene_zoo.cli.extract import make_image_size_option
 from learngene_zoo.cli.job import (
+    ANY_TASK,
+    ANY_TEXTS,
     Job,
     Row,
     advise,
@@ -147,16 +149,20 @@ def _print_result(result: Any, job: Job) -> None:
         quiet=job.quiet,
     )
     print_row({name: path for name, path in paths.items() if path}, as_json=False)
-    for text in filter(None, (table.describe_test(), table.describe_drop())):
+    for text in table.describe():
         say(text, job)
     library = name_library(result.model.spec)
     if library == "learngene_zoo":
         say("timm opens the model after `import learngene_zoo.timm`", job)
     elif table.noun == "text":
         say(f"{library} opens the folder of the model", job)
+    out = quote_path(job.out)
     if table.task is not None:
         sample = "--text TEXT" if table.noun == "text" else "PICTURE"
-        advise(f"lgzoo predict {quote_path(job.out)} {sample}", job.quiet)
+        advise(f"lgzoo predict {out} {sample}", job.quiet)
+    else:
+        data = ANY_TEXTS if table.noun == "text" else ANY_TASK
+        advise(f"lgzoo finetune {out} --task {data}   (with labels)", job.quiet)
 
 
 def _print_advice(result: Any, job: Job) -> int:

@@ -13,7 +13,7 @@ from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.arguments import refuse_unknown_arguments
 from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.artifacts.records import TASKS, parse_reference, parse_task
-from learngene_zoo.errors import BadFile, WrongCall, check_choice
+from learngene_zoo.errors import BadFile, WrongCall, check_choice, suggest_path
 from learngene_zoo.families.picture_format import Fit
 from learngene_zoo.families.text_format import TextFormat
 from learngene_zoo.families.text_spec import TextSpec
@@ -290,9 +290,11 @@ def _list_paths(word: str | Path | Image) -> Sequence[str | Path | Image]:
     is_folder = isinstance(word, str) and word.startswith("folder:")
     path = Path(str(word).removeprefix("folder:")).expanduser() if is_folder else Path(word)
     if is_folder and not path.is_dir():
-        raise WrongCall(f"no folder {path}; give an image or a folder of images")
+        remedy = suggest_path(path, "give an image or a folder of images", Path.is_dir)
+        raise WrongCall(f"no folder {path}; {remedy}")
     if not path.exists() and path.suffix.lower() not in list_suffixes():
-        raise WrongCall(f"{path} does not exist; give an image or a folder of images")
+        remedy = suggest_path(path, "give an image or a folder of images")
+        raise WrongCall(f"{path} does not exist; {remedy}")
     if not path.is_dir():
         return [word]
     pictures = list_pictures(path).pictures

@@ -81,11 +81,12 @@ def compare(
     Raises:
         WrongCall: if one of them does not have the classes of the task.
     """
-    for model, which in ((first, "the first model"), (second, "the second model")):
+    for model, other, which in (
+        (first, second, "the first model"),
+        (second, first, "the second model"),
+    ):
         check_inputs(task, model.input_format)
-        folder = getattr(model, "folder", None)
-        named = quote_path(folder) if folder else "MODEL"
-        check_head(model, task, which, named=f"{named} -o NEW ", any_order=True)
+        check_head(model, task, which, named=_name_at_size_of(model, other), any_order=True)
     (first_contender, first_judged), (second_contender, second_judged) = (
         _measure_model(model, task, split, run, timed) for model in (first, second)
     )
@@ -111,6 +112,14 @@ def compare(
         only_first=lost,
         only_second=won,
     )
+
+
+def _name_at_size_of(model: Descendant | TimmModel, other: Descendant | TimmModel) -> str:
+    """Return a model in a command line, with the image size of the other if it has another one."""
+    folder = getattr(model, "folder", None)
+    named = quote_path(folder) if folder else "MODEL"
+    mine, size = (getattr(each.input_format, "image_size", None) for each in (model, other))
+    return named if size in (mine, None) else f"{named} --image-size {size}"
 
 
 def compute_mcnemar(lost: int, won: int) -> float:

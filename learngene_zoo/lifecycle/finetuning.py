@@ -67,7 +67,7 @@ class FinetuneConfig:
     keep: Annotated[
         Literal["best", "last"],
         "weights to keep: of the epoch with the best validation result (the last epoch within a "
-        "standard error of it), or of the last epoch",
+        "standard error of it and not below the start), or of the last epoch",
     ] = "best"
     head: Annotated[
         Literal["ridge", "random"],

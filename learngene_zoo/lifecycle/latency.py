@@ -13,7 +13,7 @@ from learngene_zoo.families.spec import Spec
 from learngene_zoo.method.sizes import Budget, Member
 from learngene_zoo.runs.progress import print_note, report_activity
 from learngene_zoo.runs.run import Run
-from learngene_zoo.text import count_noun, format_count, format_seconds
+from learngene_zoo.text import count_noun, format_count, format_round_count, format_seconds
 
 if TYPE_CHECKING:
     import torch
@@ -94,7 +94,7 @@ def _is_affordable(member: Member, budget: Budget, convention: Convention) -> bo
 def describe_bounds(budget: Budget) -> list[str]:
     """Return the bounds of parameters and FLOPs in words."""
     bounds = ((budget.max_params, "parameters"), (budget.max_flops, "FLOPs"))
-    return [f"{format_count(bound)} {unit}" for bound, unit in bounds if bound is not None]
+    return [f"{format_round_count(bound)} {unit}" for bound, unit in bounds if bound is not None]
 
 
 def refuse_all(

@@ -163,7 +163,7 @@ def evaluate(
         opened,
         data,
         f"the model {folder}" if folder else "the model",
-        f"{quote_path(folder)} -o NEW " if folder else "",
+        quote_path(folder) if folder else "",
         is_exported=folder is not None and is_exported_file(folder),
         any_order=resolution == "resized",
     )
@@ -179,7 +179,7 @@ def evaluate(
 @refuse_unknown_arguments
 def export(
     model: str | Path | Descendant | TimmModel,
-    out: str | Path,
+    out: str | Path = "model.onnx",
     *,
     dtype: Literal["fp32", "fp16", "int8"] = "fp32",
     task: str | None = None,
@@ -194,7 +194,7 @@ def export(
 
     Args:
         model: a model or a reference to one; also a pretrained text model, as for `extract`.
-        out: the file; its suffix chooses the format (`.onnx`, `.pt2`).
+        out: the file; its suffix chooses the format (`.onnx`, `.pt2`). Default: as for the command.
         dtype: of the weights; "int8" is for ONNX only.
         task: the data for measuring an int8 file; default: as for `evaluate`. For a model without
             classes it is needed, and may have no labels.

@@ -19,7 +19,13 @@ from learngene_zoo.artifacts.learngene import read_config
 from learngene_zoo.artifacts.records import LearngeneConfig, Measured
 from learngene_zoo.colours import PAGE_COLOURS
 from learngene_zoo.method.sizes import AXES
-from learngene_zoo.text import format_count, hash_script, quote_word, render_page
+from learngene_zoo.text import (
+    format_count,
+    format_round_count,
+    hash_script,
+    quote_word,
+    render_page,
+)
 
 TEMPLATE = "lifecycle/shelf_page.html.jinja"
 SCRIPT = Path(__file__).with_name("shelf_page.js")
@@ -54,7 +60,7 @@ def build_shelf_page() -> str:
     sizes.sort(key=lambda size: (size.params or math.inf, size.learngene))
     tasks = list(dict.fromkeys(task for size in sizes for task in size.accuracy))
     bounds = [
-        (bound, format_count(bound).replace(".00", ""))
+        (bound, format_round_count(bound))
         for bound in BOUNDS
         if any(size.params and size.params > bound for size in sizes)
     ]
@@ -179,9 +185,7 @@ def _draw(task: str, sizes: Sequence[MeasuredSize]) -> dict[str, Any]:
     return {
         "task": task,
         "points": points,
-        "x_ticks": [
-            (f"{place_x(tick):.1f}", format_count(tick).replace(".00", "")) for tick in ticks
-        ],
+        "x_ticks": [(f"{place_x(tick):.1f}", format_round_count(tick)) for tick in ticks],
         "y_ticks": [(f"{place_y(part / 4):.1f}", f"{25 * part}") for part in range(5)],
     }
 

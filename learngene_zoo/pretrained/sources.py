@@ -22,6 +22,7 @@ from learngene_zoo.errors import (
     ZooError,
     find_nearest,
     refuse_unknown,
+    suggest_path,
 )
 from learngene_zoo.families import timm_config, transformers_config
 from learngene_zoo.families.family import TransformersNames, find_family, iterate_families
@@ -562,6 +563,11 @@ def _describe_lack(folder: Path) -> str:
     return f"the folder has no {CONFIG} and no weights, so it is not a pretrained model"
 
 
+def _may_be_model(path: Path) -> bool:
+    """Return whether a path has the form of a pretrained model."""
+    return path.suffix == ".safetensors" or (path / CONFIG).is_file()
+
+
 def _refuse_missing(name: str) -> WrongCall:
     scheme, colon, _ = name.partition(":")
     if colon and scheme in LOCAL_SCHEMES:
@@ -570,6 +576,8 @@ def _refuse_missing(name: str) -> WrongCall:
         return refuse_unknown("source of ancestry models", scheme, ["timm", "hf-hub"])
     if find_architecture(name):
         return WrongCall(f"no file or folder {name}; did you mean timm:{name}?")
+    if near := suggest_path(Path(name), "", _may_be_model):
+        return WrongCall(f"no file or folder {name}; {near}")
     if name.count("/") == 1 and not name.startswith((".", "/")):
         return WrongCall(f"no file or folder {name}; did you mean hf-hub:{name}?")
     if find_nearest(name, ["bundled"]):

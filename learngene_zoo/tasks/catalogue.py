@@ -7,7 +7,6 @@ network. `open_task` opens any task.
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -21,7 +20,14 @@ from learngene_zoo.artifacts.own_data import (
     name_option,
 )
 from learngene_zoo.artifacts.records import TASKS, is_own_data, parse_reference
-from learngene_zoo.errors import BadData, WrongCall, ZooError, find_nearest, refuse_unknown
+from learngene_zoo.errors import (
+    BadData,
+    WrongCall,
+    ZooError,
+    find_nearest,
+    refuse_unknown,
+    suggest_path,
+)
 from learngene_zoo.registry import CHOICE, SUITE_GROUP, Broken, PluginEntry, Plugins
 from learngene_zoo.runs.progress import say_once
 from learngene_zoo.runs.run import Run
@@ -337,6 +343,7 @@ def open_task(reference: str, *, offline: bool = False, require_labels: bool = T
 
 
 def _open_own(reference: str, offline: bool, require_labels: bool) -> Task:
+    _check_location(reference)
     open_labelled = partial(_open_labelled, reference, offline)
     if require_labels:
         return open_labelled()
@@ -415,16 +422,8 @@ def _describe_missing_folder(path: Path) -> str:
     """Describe that a folder does not exist, with the remedy."""
     if path.is_file():
         return f"{path} is a file, not a folder; {suggest_file(str(path)) or 'give a folder'}"
-    siblings: list[str] = []
-    with suppress(OSError):  # a folder that does not exist, or may not be read
-        siblings = os.listdir(path.parent)
-    near = find_nearest(path.name, siblings)
-    if near is not None:
-        return f"there is no folder {path}; did you mean {path.with_name(near)}?"
-    return (
-        f"there is no folder {path}; give a folder of images (with labels: with a subfolder for "
-        "each class)"
-    )
+    remedy = "give a folder of images (with labels: with a subfolder for each class)"
+    return f"there is no folder {path}; {suggest_path(path, remedy, Path.is_dir)}"
 
 
 def _check_location(reference: str) -> None:
@@ -439,9 +438,8 @@ def _check_location(reference: str) -> None:
     table = Path(os.path.expanduser(COLUMNS.sub("", rest)))
     if kind in TABLES and rest and not (path.exists() or table.exists()):
         _check_options(reference, rest)
-        raise BadData(
-            f"there is no file or folder {table}; give a {TABLES[kind][0]} file or a folder of them"
-        )
+        remedy = f"give a {TABLES[kind][0]} file or a folder of them"
+        raise BadData(f"there is no file or folder {table}; {suggest_path(table, remedy)}")
 
 
 def _check_options(reference: str, rest: str) -> None:

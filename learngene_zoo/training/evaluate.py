@@ -83,14 +83,15 @@ def check_head(
         model: the model.
         task: the task.
         which: the model in messages.
-        named: the model in the command line that messages suggest.
+        named: the model in the command lines that messages suggest; "" for the default one.
         is_exported: whether it is an exported file, which cannot be trained.
         any_order: accept the same names in another order (`find_class_order`).
     """
+    data = f"--task {quote_word(task.name)}"
     train = (
         "name a file of a model that was trained for this task"
         if is_exported
-        else f"train it first: lgzoo finetune {named}--task {quote_word(task.name)}"
+        else f"train it first: lgzoo finetune {f'{named} -o NEW ' if named else ''}{data}"
     )
     if model.dense != task.dense:
         each = {True: "pixel", False: "image"}
@@ -100,7 +101,11 @@ def check_head(
         )
     if model.classes != task.classes:
         count = f"{model.classes} classes" if model.classes else "no classes, but returns features,"
-        probe = "" if model.classes or is_exported else ", or evaluate its features with a probe"
+        probe = (
+            ""
+            if model.classes or is_exported
+            else f", or probe its features: lgzoo evaluate {named or 'MODEL'} {data} --probe ridge"
+        )
         raise WrongCall(f"{which} has {count} and {task.name} has {task.classes}; {train}{probe}")
     if any_order and find_class_order(model, task) is not None:
         return

@@ -108,6 +108,16 @@ LINES = {
         2,
         "no file or folder bundeld; did you mean bundled?",
     ),
+    "extract closed_form deit": (
+        2,
+        "too many arguments: deit; name the ancestry model with --ancestry deit; see lgzoo extract"
+        " closed_form --help",
+    ),
+    "finetune model model": (2, "too many arguments: model; see lgzoo finetune --help"),
+    "shrink --ancestry deit": (
+        2,
+        "no option named --ancestry; the model is an argument: lgzoo shrink MODEL",
+    ),
     "export model --tracker x": (2, "no option named --tracker; see lgzoo export --help"),
     "compare model": (2, "missing argument 'SECOND'; see lgzoo compare --help"),
     "evaluate nowhere": (

@@ -166,7 +166,8 @@ def test_a_remedy_is_an_argument_in_python_and_an_option_in_the_command_line(
 def test_an_interrupt_says_how_to_go_on(
     interrupt: BaseException, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    nothing, kept = "interrupted; there is nothing to resume\n", "interrupted; --resume continues\n"
+    nothing = "interrupted; there is nothing to resume\n"
+    kept = "interrupted; continue with: lgzoo finetune --resume\n"
     assert outcome(interrupt, capsys, ["finetune"]) == (130, nothing)
     assert outcome(interrupt, capsys, ["finetune", "--resume"]) == (130, kept)
     assert outcome(interrupt, capsys, ["list"]) == (130, "interrupted\n")
@@ -176,11 +177,14 @@ def test_an_interrupt_says_how_to_go_on(
     )
     interrupt.add_note(CAN_RESUME)
     assert outcome(interrupt, capsys, ["finetune"]) == (130, kept)
+    words = ["finetune", "my model", "--force", "-o", "new", "--", "-x"]
+    again = "lgzoo finetune 'my model' -o new --resume -- -x"
+    assert outcome(interrupt, capsys, words) == (130, f"interrupted; continue with: {again}\n")
 
 
 @pytest.mark.parametrize(
     ("step", "end"),
-    [("prepare_training", "there is nothing to resume"), ("judge", "--resume continues")],
+    [("prepare_training", "there is nothing to resume"), ("judge", "continue with: ")],
 )
 def test_an_interrupt_offers_to_resume_only_what_was_saved(
     step: str, end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -194,8 +198,9 @@ def test_an_interrupt_offers_to_resume_only_what_was_saved(
     monkeypatch.setattr(tuning, step, interrupt)
     brief = "--epochs 1 --images 16 --batch-size 8 --threads 1 -q"
     result = CliRunner().invoke(main, f"finetune model --task digits {brief}".split())
-    assert (result.exit_code, result.stderr.split("\n")[-2]) == (130, f"interrupted; {end}")
-    assert Path("finetuned.run").is_dir() == (end == "--resume continues")
+    assert result.exit_code == 130
+    assert result.stderr.split("\n")[-2].startswith(f"interrupted; {end}")
+    assert Path("finetuned.run").is_dir() == (step == "judge")
 
 
 def test_an_interrupt_that_a_library_turns_into_an_error_is_still_one(

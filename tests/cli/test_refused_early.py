@@ -300,13 +300,13 @@ CALLS = {
         ),
         (
             2,
-            "error: no descendant fits within 5.00K parameters; the smallest has 1 layer, 19.85K "
+            "error: no descendant fits within 5K parameters; the smallest has 1 layer, 19.85K "
             "parameters (19850) and 334.18K FLOPs (334176)\n",
         ),
     ),
     "shrink --task folder:photos --max-params 5K --plan": (
         2,
-        "error: no descendant fits within 5.00K parameters; even without a head the smallest has "
+        "error: no descendant fits within 5K parameters; even without a head the smallest has "
         "1 layer, ",
     ),
     "shrink --task digits --max-params 5M --plan": (

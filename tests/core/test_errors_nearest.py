@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from learngene_zoo.errors import count_slips, find_nearest, refuse_unknown
+from learngene_zoo import errors
+from learngene_zoo.errors import count_slips, find_nearest, refuse_unknown, suggest_path
 
 TIMM = [
     "rdnet_tiny",
@@ -89,3 +92,40 @@ def test_slips_are_counted() -> None:
         ("ca", "abc"): 3,
     }
     assert {pair: count_slips(*pair) for pair in pairs} == pairs
+
+
+@pytest.mark.parametrize(
+    ("missing", "end"),
+    [
+        ("pohtos", "did you mean {}/photos?"),
+        ("photo", "did you mean {}/photos?"),
+        ("reviws.csv", "did you mean {}/reviews.csv?"),
+        ("photos2", "did you mean {}/photos?"),
+        ("day-8.png", "give another"),
+        ("hidden", "give another"),
+        ("elsewhere/photos", "give another"),
+        ("pho\0tos/a", "give another"),
+    ],
+)
+def test_a_missing_path_has_a_similar_one_of_its_folder(
+    tmp_path: Path, missing: str, end: str
+) -> None:
+    for name in ("photos", ".hidden"):
+        (tmp_path / name).mkdir()
+    for name in ("reviews.csv", "day-7.png"):
+        (tmp_path / name).touch()
+    assert suggest_path(tmp_path / missing, "give another") == end.format(tmp_path)
+
+
+def test_only_accepted_paths_are_suggested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "photos").touch()
+    assert suggest_path(tmp_path / "photo", "give another", Path.is_dir) == "give another"
+    monkeypatch.setattr(errors, "MAX_SIBLINGS", 0)
+    assert suggest_path(tmp_path / "photo", "give another") == "give another"
+
+
+def test_the_empty_path_has_no_similar_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("photos").mkdir()
+    assert suggest_path(Path(), "give another") == "give another"
+    assert suggest_path(Path("phtos"), "give another") == "did you mean photos?"

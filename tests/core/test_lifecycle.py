@@ -130,6 +130,7 @@ CHOICES: dict[str, Callable[[lg.Descendant], Any]] = {
     "no setting named 'patiense'; did you mean patience": lambda model: lg.finetune(
         model, "digits", patiense=1
     ),
+    "no setting named 'image_sze'; did you mean image_size": lambda model: lg.shrink(image_sze=64),
     "no setting named 'epoch'; did you mean epochs": lambda model: lg.heal(
         model, "digits", epoch=1
     ),

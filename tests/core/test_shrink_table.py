@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from learngene_zoo import plotting
 from learngene_zoo.cli.shrink import DROPS, SHORT
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.lifecycle.latency import Latency
@@ -48,6 +49,14 @@ def test_a_drop_that_rounds_to_zero_is_level(
 ) -> None:
     table = toy_table(validation, max_drop)
     assert text in table.describe_drop()
+
+
+def test_a_healing_that_lowers_r2_is_named() -> None:
+    table = replace(toy_table(0.88), task=None)
+    fall = "healing lowered the R² of the model from 0.900 to 0.880; give more images, "
+    assert [text.startswith(fall) for text in table.describe() if "healing" in text] == [True]
+    assert replace(toy_table(0.9), task=None).describe_healing() == ""
+    assert toy_table(0.88).describe_healing() == ""
 
 
 def test_few_validation_images_are_named_beside_the_drop() -> None:
@@ -145,7 +154,7 @@ def test_the_report_draws_the_budget(tmp_path: Path) -> None:
     plain, bounded = tmp_path / "plain.html", tmp_path / "bounded.html"
     write_report(toy_table(0.9), plain)
     write_report(replace(toy_table(0.9), max_params=500_000), bounded)
-    text = "The dashed line is the budget, 500.00K parameters."
+    text = "The dashed line is the budget, 500K parameters."
     assert text in bounded.read_text(encoding="utf-8")
     assert ">budget</text>" in bounded.read_text(encoding="utf-8")
     assert "budget" not in plain.read_text(encoding="utf-8")
@@ -241,13 +250,16 @@ def test_stars_of_accuracies_have_intervals(monkeypatch: pytest.MonkeyPatch) -> 
 
     def record(axes: Any, *arguments: Any, **named: Any) -> Any:
         if named.get("marker") == "*":
-            bars.append(named["yerr"])
+            bars.append((named["color"], named["yerr"]))
         return draw(axes, *arguments, **named)
 
     monkeypatch.setattr(Axes, "errorbar", record)
     table = toy_table(0.9)
     for changed in (table, replace(table, metric="f1"), replace(table, task=None)):
         draw_sizes(changed, "id", PICTURES["wide"])
-    # Wilson's interval of 45 of 50
-    assert np.ravel(bars[0]) == pytest.approx([0.9 - 0.7864, 0.9565 - 0.9], abs=1e-4)
-    assert bars[1:] == [None, None]
+    # Wilson's interval of 45 of 50; the original has a star, too
+    colours, intervals = zip(*bars)
+    for interval in intervals[:2]:
+        assert np.ravel(interval) == pytest.approx([0.9 - 0.7864, 0.9565 - 0.9], abs=1e-4)
+    assert intervals[2:] == (None,) * 4
+    assert colours[0] == plotting.GREY != colours[1]

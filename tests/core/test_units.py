@@ -3,7 +3,13 @@
 import pytest
 
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.text import format_count, format_seconds, parse_count, parse_seconds
+from learngene_zoo.text import (
+    format_count,
+    format_round_count,
+    format_seconds,
+    parse_count,
+    parse_seconds,
+)
 
 
 @pytest.mark.parametrize(
@@ -59,6 +65,12 @@ def test_for_people() -> None:
     assert [format_seconds(value) for value in (119.6, 3599.7)] == ["2m 00s", "1h 00m"], (
         "rounded, not cut"
     )
+
+
+def test_round_counts_have_no_zeros_after_the_point() -> None:
+    counts = (0, 20, 100, 500_000, 2_500_000, 10_000_000, 1_234_567)
+    texts = ["0", "20", "100", "500K", "2.5M", "10M", "1.23M"]
+    assert [format_round_count(value) for value in counts] == texts
 
 
 def test_a_number_that_rounds_up_gets_the_next_unit() -> None:

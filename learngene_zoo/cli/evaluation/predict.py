@@ -13,7 +13,7 @@ import click
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.shelf import is_card
 from learngene_zoo.cli.job import Job, WholeNumber, make_job_options, print_rows, say, take_job
-from learngene_zoo.errors import BadData, WrongCall
+from learngene_zoo.errors import BadData, WrongCall, suggest_path
 from learngene_zoo.families.text_format import TextFormat
 from learngene_zoo.hub.client import parse_hub_reference
 from learngene_zoo.pretrained.exported import is_exported_file
@@ -47,10 +47,10 @@ def predict(
     named = find_evaluated_model(model, "finetuned", offline=job.run.offline)
     missing = [word for word in images if word != "-" and not os.path.exists(word)]
     if images and len(missing) == len(images):  # before anything is loaded
-        raise BadData(
-            f"{missing[0]} does not exist; give an image or a folder of images, or for a text model"
-            " a .txt file or --text TEXT"
+        remedy = (
+            "give an image or a folder of images, or for a text model a .txt file or --text TEXT"
         )
+        raise BadData(f"{missing[0]} does not exist; {suggest_path(Path(missing[0]), remedy)}")
     if text and not images and not any(map(_is_complete, text)):
         raise BadData("an empty text; write a text")
     from learngene_zoo.training.predict import predict as predicted
@@ -95,10 +95,10 @@ def _sort_words(model: str, images: tuple[str, ...]) -> tuple[str, tuple[str, ..
     pictures.
     """
     if _is_lost_picture(model):
-        raise BadData(
-            f"{model} does not exist; give an existing image, or a model before the image: lgzoo "
-            "predict finetuned photo.jpg"
+        remedy = (
+            "give an existing image, or a model before the image: lgzoo predict finetuned photo.jpg"
         )
+        raise BadData(f"{model} does not exist; {suggest_path(Path(model), remedy)}")
     later = next((word for word in images if (Path(word) / CONFIG).is_file()), None)
     if later is not None and not model:
         others = " ".join(quote_word(word) for word in images if word != later)

@@ -17,10 +17,12 @@ from learngene_zoo.cli.process.messages import (
 )
 from learngene_zoo.cli.process.signals import INTERRUPTED, TERMINATED, handle_interrupts
 from learngene_zoo.errors import CAN_RESUME, Exists, Unavailable
+from learngene_zoo.text import quote_word
 
 # Commands that continue with --resume, and those that continue by themselves.
 RESUMABLE = ("extract", "heal", "finetune", "shrink", "train")
 REPEATABLE = ("bench", "demo", "publish", "fetch")
+RESUME = "--resume"
 
 
 class NoCommand(Exception):
@@ -72,10 +74,21 @@ def _report_interrupt(words: Sequence[str], error: BaseException, arrived: Seque
     if any(word in REPEATABLE for word in words[:1]):
         continues = "; the same command continues"
     elif any(word in RESUMABLE for word in words[:1]):
-        can_resume = CAN_RESUME in notes or "--resume" in words
-        continues = "; --resume continues" if can_resume else "; there is nothing to resume"
+        can_resume = CAN_RESUME in notes or RESUME in words
+        continues = (
+            f"; continue with: {_name_continuation(words)}"
+            if can_resume
+            else "; there is nothing to resume"
+        )
     click.echo(f"interrupted{continues}", err=True)
     return TERMINATED if signal.SIGTERM in arrived else INTERRUPTED
+
+
+def _name_continuation(words: Sequence[str]) -> str:
+    """Return the command line that continues an interrupted one: with --resume, without --force."""
+    end = words.index("--") if "--" in words else len(words)
+    options = [word for word in words[:end] if word not in (RESUME, "--force")]
+    return " ".join(map(quote_word, ["lgzoo", *options, RESUME, *words[end:]]))
 
 
 def _check_current_folder() -> None:

@@ -96,6 +96,9 @@ def _format_usage(error: click.UsageError) -> str:
             hint = f"sizes are chosen afterwards: lgzoo expand {error.option_name} ..."
         if typed == "set" and command.startswith("lgzoo extract"):
             hint = f"settings of a method are options: {command} --help lists them"
+        arguments = [option.name for option in options if isinstance(option, click.Argument)]
+        if close is None and typed in ("ancestry", "model") and "model" in arguments:
+            hint = f"the model is an argument: {command} MODEL"
         longer = [word for name, word in words.items() if name.startswith(typed)]
         longer.sort(key=len)
         if len(typed) >= MIN_LETTERS and 1 < len(longer) <= MAX_SUGGESTED:
@@ -110,14 +113,12 @@ def _format_usage(error: click.UsageError) -> str:
                     f"see {command} --help"
                 )
     text = error.format_message().strip().rstrip(".")
-    text = re.sub(
-        r"^Got unexpected extra arguments? \((.*)\)$",
-        r"too many arguments: \1",
-        text,
-        flags=re.DOTALL,
-    )
-    text = text[:1].lower() + text[1:]
-    return f"{text}; see {command} --help"
+    extra = re.fullmatch(r"Got unexpected extra arguments? \((.*)\)", text, flags=re.DOTALL)
+    if extra is not None:
+        is_extract = command.startswith("lgzoo extract ") and " " not in extra[1]
+        hint = f"name the ancestry model with --ancestry {extra[1]}; " if is_extract else ""
+        return f"too many arguments: {extra[1]}; {hint}see {command} --help"
+    return f"{text[:1].lower()}{text[1:]}; see {command} --help"
 
 
 def print_note(text: str) -> None:

@@ -12,7 +12,7 @@ from learngene_zoo.atomic import new_file
 from learngene_zoo.intervals import compute_interval
 from learngene_zoo.lifecycle.shrinking.table import ShrinkRow, ShrinkTable
 from learngene_zoo.lifecycle.training_warnings import MIN_VALIDATION
-from learngene_zoo.text import format_count
+from learngene_zoo.text import format_count, format_round_count
 
 # The sizes in inches of the pictures for wide and for narrow windows: letters keep their size.
 PICTURES = {"wide": (7.0, 3.6), "narrow": (3.6, 3.2)}
@@ -34,7 +34,7 @@ def write_report(table: ShrinkTable, path: Path) -> None:
             f"{winner.method}, {winner.layers} layers of width {winner.width}, {size}, "
             f"{1000 * winner.latency:.1f} ms for one {_describe_input(table)}"
         ),
-        results=[text for text in (table.describe_test(), table.describe_drop()) if text],
+        results=table.describe(),
         trainings=[training.describe() for training in table.trainings],
         note=describe_columns(table),
         columns=[name for name, _ in list_cells(table, table.rows[0])],
@@ -138,16 +138,19 @@ def describe_picture(table: ShrinkTable) -> str:
         return (
             f"{bars.format('R² before healing')} Stars are R² after healing.{_name_budget(table)}"
         )
-    stars = f"Stars are the {table.metric} on validation {table.noun}s after fine-tuning"
-    intervals = ", with 95 % intervals" if table.metric == "accuracy" else ""
-    return f"{bars.format('linear probes')} {stars}{intervals}.{_name_budget(table)}"
+    intervals = " with 95 % intervals" if table.metric == "accuracy" else ""
+    stars = (
+        f"Stars are the {table.metric} on validation {table.noun}s{intervals}: of candidates after "
+        "fine-tuning, of the original with its probe."
+    )
+    return f"{bars.format('linear probes of training images')} {stars}{_name_budget(table)}"
 
 
 def _name_budget(table: ShrinkTable) -> str:
     """Return the sentence about the line of the budget; "" without a bound on parameters."""
     if table.max_params is None:
         return ""
-    return f" The dashed line is the budget, {format_count(table.max_params)} parameters."
+    return f" The dashed line is the budget, {format_round_count(table.max_params)} parameters."
 
 
 def draw_sizes(table: ShrinkTable, name: str, size: tuple[float, float]) -> str:
@@ -170,7 +173,7 @@ def draw_sizes(table: ShrinkTable, name: str, size: tuple[float, float]) -> str:
             _draw_points(axes, points, label=method, **plotting.mark(number))
         _draw_points(axes, drawn[:1], label="original", color=plotting.GREY, marker="o")
         colours = {method: plotting.mark(number)["color"] for number, method in enumerate(methods)}
-        _draw_stars(axes, table, drawn[1:], colours)
+        _draw_stars(axes, table, drawn, {**colours, table.rows[0].method: plotting.GREY})
         if table.max_params is not None:
             axes.axvline(
                 table.max_params,
@@ -191,7 +194,7 @@ def dodge_sizes(params: Sequence[int], bound: int | None = None) -> list[float]:
 
     The positions are the nearest ones (in squared distance) that keep the order and a distance of
     `DODGE` of the axis: an isotonic regression, by pooling adjacent violators. Sizes up to `bound`
-    stay below it.
+    are not moved beyond it.
     """
     logs = [math.log(max(1, count)) for count in params]
     step = DODGE * (max(logs) - min(logs)) or 0.02
@@ -224,9 +227,7 @@ def _scale_parameters(axes: Any, steps: int) -> None:
         MaxNLocator(steps, steps=(1, 2, 5, 10)) if is_near else LogLocator(subs=(1, 2, 5))
     )
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(
-        FuncFormatter(lambda value, _: format_count(round(value)).replace(".00", ""))
-    )
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_round_count(round(value))))
 
 
 def _draw_stars(
@@ -235,14 +236,14 @@ def _draw_stars(
     points: Sequence[tuple[ShrinkRow, float]],
     colours: Mapping[str, str],
 ) -> None:
-    """Draw the results of the tried candidates; accuracies of a task have intervals.
+    """Draw the results of the original and the tried candidates; accuracies have intervals.
 
     They are a little to the right of the probes, so that the bars do not cover each other.
 
     Args:
         axes: the picture.
         table: the models.
-        points: candidates with their positions.
+        points: the rows with their positions.
         colours: the colour of every method.
     """
     from learngene_zoo import plotting
@@ -260,7 +261,7 @@ def _draw_stars(
             low, high = compute_interval(value * images, images)
             bars = [[max(0.0, value - low)], [max(0.0, high - value)]]
         axes.errorbar([shift * x], [value], yerr=bars, color=colours[row.method], **look)
-    label = "fine-tuned (validation)" if table.task else "healed"
+    label = "validation" if table.task else "healed"
     axes.plot([], [], color=plotting.INK, label=label, **look)
 
 

@@ -50,6 +50,8 @@ ExportFormat = Literal["onnx", "pt2", "none"]
 BYTES_PER_PARAMETER = 4  # fp32
 ONNX_PACKAGES = ("onnx", "onnxruntime", "onnxscript")
 MIN_TRAINING_IMAGES = 10
+# The other arguments of `shrink`, which a misspelt setting may mean.
+ARGUMENTS = ("budget", "config", "export", "force", "image_size", "out", "run", "task")
 
 
 def count_megabytes(size: Cost) -> float:
@@ -166,7 +168,7 @@ def split_settings(
     }
     for name in rest:
         if name not in known:
-            raise refuse_unknown("setting", name, known.union({"run"}))
+            raise refuse_unknown("setting", name, known.union(ARGUMENTS))
     _, budget, config = parse_sizes(Target(), budget, config, rest)
     recipe_names = {setting.name for setting in list_settings(FINETUNE)}
     plain = {name: value for name, value in tuning.items() if value != "auto"}

@@ -121,6 +121,21 @@ class ShrinkTable:
         word = "within" if is_kept else "more than"
         return f"{text}, {word} the accepted drop of {self.max_drop:g}"
 
+    def describe_healing(self) -> str:
+        """Describe a fall of R² while the winner was healed; "" without one."""
+        row = self.winner
+        if self.task is not None or row.validation is None or row.validation >= row.probe:
+            return ""
+        return (
+            f"healing lowered the R² of the model from {row.probe:.3f} to {row.validation:.3f}; "
+            f"give more {self.noun}s, or do without healing"
+        )
+
+    def describe(self) -> list[str]:
+        """Return the sentences about the result, without those that do not apply."""
+        texts = (self.describe_test(), self.describe_drop(), self.describe_healing())
+        return [text for text in texts if text]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Shrunk:

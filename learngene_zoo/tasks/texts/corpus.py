@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from learngene_zoo.artifacts.records import TaskRecord, is_own_data
-from learngene_zoo.errors import BadData, WrongCall, explain_os_error
+from learngene_zoo.errors import BadData, WrongCall, explain_os_error, suggest_path
 from learngene_zoo.tasks.catalogue import expand_suites, open_task
 from learngene_zoo.tasks.listing import list_files
 from learngene_zoo.tasks.stamps import FileStamp
@@ -146,7 +146,8 @@ def list_text_files(path: Path) -> list[Path]:
     if path.is_file():
         raise BadData(f"{path} is not a {SUFFIX} file; plain texts are {SUFFIX} files in UTF-8")
     if not path.is_dir():
-        raise BadData(f"there is no file or folder {path}; give a {SUFFIX} file or a folder")
+        remedy = suggest_path(path, f"give a {SUFFIX} file or a folder")
+        raise BadData(f"there is no file or folder {path}; {remedy}")
     files = [file for file in list_files(path, (SUFFIX,)) if file.is_file()]
     if not files:
         raise BadData(f"there is no {SUFFIX} file in {path}; plain texts are such files")
