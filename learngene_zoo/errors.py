@@ -259,8 +259,8 @@ _LISTS = {
 }
 
 # Arguments that users give by name to a function with an argument `run`, and that `Run` has.
-FIELDS_OF_RUN = frozenset(
-    ("device", "offline", "precision", "progress", "resume", "seed", "threads", "workers")
+FIELDS_OF_RUN = frozenset(("ancestry", "device", "offline", "precision", "progress")) | frozenset(
+    ("resume", "seed", "threads", "workers")
 )
 
 

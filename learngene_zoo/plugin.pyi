@@ -6,7 +6,6 @@ from learngene_zoo.artifacts.descendant import assemble as assemble
 from learngene_zoo.artifacts.descendant import fingerprint_of as fingerprint_of
 from learngene_zoo.artifacts.learngene import Learngene as Learngene
 from learngene_zoo.artifacts.own_data import find_origin as find_origin
-from learngene_zoo.artifacts.own_data import name_option as name_option
 from learngene_zoo.artifacts.records import LearngeneConfig as LearngeneConfig
 from learngene_zoo.artifacts.records import TaskRecord as TaskRecord
 from learngene_zoo.artifacts.records import is_own_data as is_own_data
@@ -154,6 +153,7 @@ from learngene_zoo.tasks.task import Split as Split
 from learngene_zoo.tasks.task import Task as Task
 from learngene_zoo.tasks.texts.rows import TextRows as TextRows
 from learngene_zoo.text import format_count as format_count
+from learngene_zoo.text import name_option as name_option
 from learngene_zoo.training.distillation import Distilled as Distilled
 from learngene_zoo.training.distillation import FeatureLoss as FeatureLoss
 from learngene_zoo.training.distillation import Features as Features

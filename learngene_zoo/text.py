@@ -12,7 +12,9 @@ import math
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -83,6 +85,46 @@ def quote_path(path: str | Path) -> str:
     """Return a path as `quote_word` does; no command takes it for an option."""
     text = str(path)
     return quote_word(f"./{text}" if text.startswith("-") else text)
+
+
+_ON_COMMAND_LINE: ContextVar[bool] = ContextVar("on_command_line", default=False)
+# Options that are not called as the arguments of Python.
+_OPTIONS = {
+    "ancestries": "ancestry",
+    "descendants": "descendant",
+    "licence": "license",
+    "tasks": "task",
+    "tries": "try",
+}
+
+
+@contextmanager
+def use_option_names() -> Iterator[None]:
+    """Make messages name options of the command line, and not arguments of Python, within this."""
+    token = _ON_COMMAND_LINE.set(True)
+    try:
+        yield
+    finally:
+        _ON_COMMAND_LINE.reset(token)
+
+
+def name_option(name: str, value: object = None, *, of_run: bool = False) -> str:
+    """Return an argument as the user writes it: `task="folder:mine"`, or `--task folder:mine`.
+
+    Args:
+        name: of the argument in Python.
+        value: its value. None: the argument is only named.
+        of_run: whether it is a field of `Run` in Python: `Run(device="cpu")`.
+    """
+    if _ON_COMMAND_LINE.get():
+        option = _OPTIONS.get(name, name).replace("_", "-")
+        if isinstance(value, bool):
+            return f"--{option}" if value else f"--no-{option}"
+        return f"--{option}" if value is None else f"--{option} {quote_word(str(value))}"
+    if value is None:
+        return name
+    text = json.dumps(value, ensure_ascii=False) if isinstance(value, str) else str(value)
+    return f"Run({name}={text})" if of_run else f"{name}={text}"
 
 
 def escape_html(text: str) -> str:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.learngene import Learngene, load_learngene
-from learngene_zoo.artifacts.own_data import use_python_names
 from learngene_zoo.artifacts.records import SOURCES, parse_reference
 from learngene_zoo.errors import Unavailable, WrongCall, ZooError, refuse_unknown
 from learngene_zoo.families.family import get_table
@@ -301,13 +300,9 @@ def _tell_of_head(descendant: Descendant) -> None:
 
 @contextmanager
 def _name_missing_packages() -> Iterator[None]:
-    """Raise `Unavailable` with the install command for a missing package.
-
-    Within the context, messages name Python arguments.
-    """
+    """Raise `Unavailable` with the install command for a missing package."""
     try:
-        with use_python_names():
-            yield
+        yield
     except ModuleNotFoundError as error:
         package = (error.name or str(error)).partition(".")[0]
         raise Unavailable(

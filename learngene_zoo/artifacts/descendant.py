@@ -378,7 +378,7 @@ def load_descendant(path: Path | str) -> Descendant:
     if not isinstance(ours, dict):
         raise BadFile(
             f"{where} has no key 'learngene', so this package did not make it; use it as an "
-            "--ancestry (first_k, expanded to all layers, is the same model)"
+            "ancestry model (first_k, expanded to all layers, is the same model)"
         )
     check_format(ours, where)
     check_not_converted(config, where)

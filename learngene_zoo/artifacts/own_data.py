@@ -32,7 +32,6 @@ from learngene_zoo.errors import BadFile, ZooError
 from learngene_zoo.runs.run import is_first
 from learngene_zoo.settings import to_json
 from learngene_zoo.storage import compute_sha256, digest_of_state, read_json
-from learngene_zoo.text import quote_word
 
 FILE, LOCK, FORMAT = "own_data.json", "own_data.lock", 1
 MAX_ARTIFACTS, MAX_REFERENCES, MAX_LENGTH = 1000, 64, 2048
@@ -84,7 +83,6 @@ class _CurrentArtifact:
 
 
 _SERVED: ContextVar[_CurrentArtifact | None] = ContextVar("served", default=None)
-_IN_PYTHON: ContextVar[bool] = ContextVar("in_python", default=False)
 
 
 @contextmanager
@@ -113,23 +111,6 @@ def find_origin(reference: str) -> LocalOrigin | None:
     """
     served = _SERVED.get()
     return None if served is None else served.origins.get(reference)
-
-
-@contextmanager
-def use_python_names() -> Iterator[None]:
-    """Make messages name Python arguments instead of command line options, within this context."""
-    token = _IN_PYTHON.set(True)
-    try:
-        yield
-    finally:
-        _IN_PYTHON.reset(token)
-
-
-def name_option(option: str, value: str) -> str:
-    """Return the argument that names a value: `--task folder:mine`, or `task="folder:mine"`."""
-    if _IN_PYTHON.get():
-        return f"{option}={json.dumps(value, ensure_ascii=False)}"
-    return f"--{option} {quote_word(value)}"
 
 
 # Stored origins: in memory for the session, and of written artifacts in a file.

@@ -128,7 +128,7 @@ def fetch_manifest(repository: Repository, offline: bool) -> tuple[HubFile, Mani
     except BadFile:
         raise BadFile(
             f"the Hub repository {repository} has no {MANIFEST}, so it was not published by `lgzoo "
-            "publish` and cannot be checked; as an ancestry model it is --ancestry "
+            "publish` and cannot be checked; as an ancestry model it is "
             f"hf-hub:{repository}, any other use begins with `hf download {repository.name}`"
         ) from None
     try:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from learngene_zoo.artifacts.arguments import refuse_unknown_arguments
-from learngene_zoo.artifacts.own_data import find_origin, name_option, open_for_artifact
+from learngene_zoo.artifacts.own_data import find_origin, open_for_artifact
 from learngene_zoo.artifacts.records import (
     SOURCES,
     AncestryRecord,
@@ -31,6 +31,7 @@ from learngene_zoo.runs.progress import print_note
 from learngene_zoo.runs.run import Run, parse_run
 from learngene_zoo.settings import check_type, to_json
 from learngene_zoo.storage import CONFIG, read_json, write_json, write_tensors
+from learngene_zoo.text import name_option
 
 if TYPE_CHECKING:
     from learngene_zoo.artifacts.descendant import Descendant
@@ -105,7 +106,8 @@ def convert(
         split_format(format)
     if images is not None and not keep_interface:
         raise WrongCall(
-            f"the images {images!r:.60} are used only to compare tokens; add --keep-interface"
+            f"the images {images!r:.60} are used only to compare tokens; add "
+            f"{name_option('keep_interface', True)}"
         )
     ancestry = _parse_source(ancestry)
     folder = model if isinstance(model, (str, Path)) else model.folder
@@ -170,7 +172,8 @@ def _check_head(
     parts = [part for record in recorded for part in record.left_out]
     fault = next((part for part in parts if part.startswith(OTHER_HEAD)), None)
     if fault is not None:
-        raise WrongCall(f"{opened.name}: {fault}, is not written; leave it out with --no-head")
+        remedy = f"leave it out with {name_option('head', False)}"
+        raise WrongCall(f"{opened.name}: {fault}, is not written; {remedy}")
 
 
 # Opening.
@@ -252,12 +255,12 @@ def _find_source_format(
     if known is None:
         raise WrongCall(
             f"the format that the ancestry model of {name} had is not known here; choose one: "
-            f"--format {choices}"
+            f"{name_option('format')} {choices}"
         )
     if known == TIMM and descendant is not None:
         raise WrongCall(
             f"{name} is in timm's format already, as its ancestry model was; choose another one: "
-            f"--format {choices}"
+            f"{name_option('format')} {choices}"
         )
     return known
 

@@ -46,6 +46,7 @@ from learngene_zoo.settings import (
     with_settings,
 )
 from learngene_zoo.tasks.task import stamp_tasks
+from learngene_zoo.text import name_option
 
 if TYPE_CHECKING:
     from learngene_zoo.artifacts.descendant import Descendant
@@ -382,8 +383,8 @@ def _describe_training(
         samples += f"; the epoch is chosen on {num_validated:,} of the validation {noun}s"
     elif validation > PASSES_PER_STEP * used:
         samples += (
-            "; validation takes longer than training, and less with --validation-images N, which "
-            "chooses the epoch on a sample"
+            "; validation takes longer than training, and less with "
+            f"{name_option('validation_images')}, which chooses the epoch on a sample"
         )
     batches = describe_batches(recipe, train, noun, is_default="batch_size" not in named)
     rates = describe_rates(

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from learngene_zoo.artifacts.own_data import (
     LocalOrigin,
-    name_option,
     open_for_artifact,
     remember,
 )
@@ -49,6 +48,7 @@ from learngene_zoo.settings import (
 )
 from learngene_zoo.tasks.catalogue import locate_own_data, open_task
 from learngene_zoo.tasks.task import check_inputs, stamp_tasks
+from learngene_zoo.text import name_option
 from learngene_zoo.training.healing.settings import HEAL, HEALING, WITHOUT_MEANING, HealConfig
 
 if TYPE_CHECKING:

@@ -19,6 +19,7 @@ from learngene_zoo.families.spec import Spec
 from learngene_zoo.runs.progress import report_activity
 from learngene_zoo.runs.run import Run, open_device
 from learngene_zoo.tasks.loader import sample_images
+from learngene_zoo.text import name_option
 from learngene_zoo.training.distillation import convert_images
 from learngene_zoo.training.evaluate import use_evaluation_mode
 
@@ -94,7 +95,7 @@ def check_interface(spec: Spec, ancestry: Spec, name: str) -> None:
             raise WrongCall(
                 f"{name} {words.format(mine)}, and its ancestry model {theirs}, so it does not "
                 "keep the interface; expand it at the width and the image size of the ancestry "
-                "model, or leave out --keep-interface"
+                f"model, or leave out {name_option('keep_interface')}"
             )
 
 

@@ -37,7 +37,7 @@ from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import Recipe, check_type, to_json
 from learngene_zoo.tasks.catalogue import SOURCE_TASK, locate_task, open_task, say_notes
 from learngene_zoo.tasks.task import SPLITS, check_inputs, stamp_tasks
-from learngene_zoo.text import quote_path
+from learngene_zoo.text import name_option, quote_path
 
 if TYPE_CHECKING:
     from learngene_zoo.artifacts.descendant import Descendant
@@ -268,7 +268,7 @@ def _open_measured(model: Descendant | TimmModel, task: str | None, run: Run) ->
         raise WrongCall(
             "the model has no classes, so its features are compared in int8: give "
             f"{'texts' if isinstance(model.input_format, TextFormat) else 'images'}, with or "
-            "without labels: --task REF"
+            f"without labels: {name_option('task', 'folder:PATH')}"
         )
     data = open_images(task, offline=run.offline)
     check_inputs(data, model.input_format)

@@ -25,7 +25,7 @@ from learngene_zoo.runs.progress import print_note
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import DEFAULT_TARGET, locate_task, open_task
 from learngene_zoo.tasks.task import check_inputs
-from learngene_zoo.text import is_in_notebook, quote_path
+from learngene_zoo.text import is_in_notebook, name_option, quote_path
 
 if TYPE_CHECKING:
     from learngene_zoo.artifacts.descendant import Descendant
@@ -65,7 +65,7 @@ def open_answering(model: str | Path | Descendant | TimmModel | ExportedModel, r
     ):
         raise WrongCall(
             f"{opened.folder} always runs on the CPU, in the precision of the file; leave out "
-            "--device and --precision"
+            f"{name_option('device')} and {name_option('precision')}"
         )
     return opened
 

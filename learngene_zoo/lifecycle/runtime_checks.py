@@ -22,6 +22,7 @@ from learngene_zoo.pretrained.exported import Dtype
 from learngene_zoo.runs.progress import print_note, report_activity
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.loader import sample_images
+from learngene_zoo.text import name_option
 from learngene_zoo.training.evaluate import evaluate_each
 
 if TYPE_CHECKING:
@@ -136,8 +137,8 @@ def measure_file(
         raise Refused(
             f"in int8 the {file.metric} on {file.images} validation {task.sample_noun}s of "
             f"{task.name} falls "
-            f"from {module.value:.3f} to {file.value:.3f}, by more than {max_drop:g} (--max-drop); "
-            "nothing was written; try --dtype fp16"
+            f"from {module.value:.3f} to {file.value:.3f}, by more than {max_drop:g} "
+            f"({name_option('max_drop')}); nothing was written; try {name_option('dtype', 'fp16')}"
         )
     few = describe_few({"validation_images": file.images}, task.sample_noun)
     if few:
@@ -186,7 +187,8 @@ def measure_features(
         raise Refused(
             f"in int8 the features of {len(cosines)} {data.sample_noun}s of {data.name} have a "
             f"mean cosine of {value:.4f} with those of the model, below 1 by more than "
-            f"{max_drop:g} (--max-drop); nothing was written; try --dtype fp16"
+            f"{max_drop:g} ({name_option('max_drop')}); nothing was written; try "
+            f"{name_option('dtype', 'fp16')}"
         )
     return {
         "task": data.name,

@@ -156,7 +156,7 @@ def check_packages(format: Format) -> None:
     except ImportError as error:
         raise Unavailable(
             f"ONNX files need {error.name}, which is not installed: "
-            "pip install 'learngene-zoo[onnx]'; a .pt2 file needs nothing else (--format pt2)"
+            "pip install 'learngene-zoo[onnx]'; a .pt2 file needs nothing else"
         ) from error
 
 

@@ -25,6 +25,7 @@ from learngene_zoo.settings import (
     with_settings,
 )
 from learngene_zoo.tasks.catalogue import DEFAULT_TASKS, SOURCE_TASK, expand_suites
+from learngene_zoo.text import name_option
 
 if TYPE_CHECKING:
     from learngene_zoo.artifacts.descendant import Descendant
@@ -249,19 +250,20 @@ class Method:
                 else f"{least} to {most}"
             )
             raise WrongCall(
-                f"{self.name} takes {expected} ancestries (--ancestry), not {len(sources)}"
+                f"{self.name} takes {expected} ancestry models ({name_option('ancestries')}), not "
+                f"{len(sources)}"
             )
         return sources
 
     def references(
-        self, named: Sequence[str], sources: Sequence[str] = (BUNDLED,), option: str = "--task"
+        self, named: Sequence[str], sources: Sequence[str] = (BUNDLED,), option: str = "tasks"
     ) -> list[str]:
         """Return the tasks of an extraction: those named, else the defaults.
 
         Args:
             named: names of tasks; the name of a suite stands for its tasks.
             sources: the ancestry models. Only bundled ones have default tasks.
-            option: the name of the argument in messages.
+            option: the name of the argument in messages, as in Python.
 
         Raises:
             WrongCall: for a wrong number of tasks, and if none is named and there are no defaults.
@@ -270,12 +272,14 @@ class Method:
         if self.tasks != "none" and not named and other is not None:
             raise WrongCall(
                 f"no task is named; with an ancestry model of your own ({other}), name the data to "
-                f"extract from, such as {option} folder:PATH (lgzoo list tasks)"
+                f"extract from, such as {name_option(option, 'folder:PATH')} (lgzoo list tasks)"
             )
         defaults = {"none": (), "one": (SOURCE_TASK,), "many": DEFAULT_TASKS}
         references = expand_suites(named) or list(defaults[self.tasks])
         if self.tasks == "none" and references:
-            raise WrongCall(f"{self.name} does not train on a task; leave out {option}")
+            raise WrongCall(
+                f"{self.name} does not train on a task; leave out {name_option(option)}"
+            )
         if self.tasks == "one" and len(references) != 1:
             raise WrongCall(f"{self.name} trains on one task, not {len(references)}")
         return references

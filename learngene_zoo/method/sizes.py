@@ -27,7 +27,7 @@ from learngene_zoo.settings import (
     merge_synonyms,
     with_settings,
 )
-from learngene_zoo.text import parse_count, parse_seconds
+from learngene_zoo.text import name_option, parse_count, parse_seconds
 
 if TYPE_CHECKING:
     pass
@@ -88,7 +88,7 @@ class Target:
                 near = max(round(self.width / unit), 1) * unit
                 raise WrongCall(
                     f"width is {self.width}, which is not a multiple of the head width of {unit}; "
-                    f"choose {near}, or give --heads as well"
+                    f"choose {near}, or give {name_option('heads')} as well"
                 )
             return replace(self, heads=self.width // unit)
         return (

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from learngene_zoo.artifacts.own_data import LocalOrigin, find_origin, name_option
+from learngene_zoo.artifacts.own_data import LocalOrigin, find_origin
 from learngene_zoo.artifacts.records import AncestryRecord, LearngeneConfig
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families import timm_config
@@ -36,6 +36,7 @@ from learngene_zoo.storage import (
     hash_weights,
     open_tensors,
 )
+from learngene_zoo.text import name_option
 
 if TYPE_CHECKING:
     from learngene_zoo.families.tensors import Model

@@ -35,6 +35,7 @@ from learngene_zoo.pretrained.exported_inputs import (
 from learngene_zoo.pretrained.timm_model import TimmModel, open_model
 from learngene_zoo.settings import Json
 from learngene_zoo.storage import EXPORTED, parse_json
+from learngene_zoo.text import name_option
 
 if TYPE_CHECKING:
     from torch import nn
@@ -138,7 +139,9 @@ def check_format(path: Path, dtype: Dtype) -> Format:
     if format != "pt2":
         raise WrongCall(f"expected a path that ends in .onnx or .pt2, got {path}")
     if dtype == "int8":
-        raise WrongCall("only ONNX files can be int8; use --format onnx, or --dtype fp16")
+        raise WrongCall(
+            f"only ONNX files can be int8; name a .onnx file, or use {name_option('dtype', 'fp16')}"
+        )
     return "pt2"
 
 

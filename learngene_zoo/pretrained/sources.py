@@ -56,6 +56,7 @@ from learngene_zoo.storage import (
     read_weight_map,
     refuse_pickle,
 )
+from learngene_zoo.text import name_option
 
 _TEXT_CLASSIFIER = "ForSequenceClassification"  # the end of the names of classifiers
 _WEIGHTS = (WEIGHTS, INDEX)  # names of the files of weights
@@ -326,8 +327,7 @@ def _parse_local_path(scheme: str, name: str) -> str:
         card = find_cards_folder() / BUNDLED_CARD
         if not card.is_dir():
             raise Unavailable(
-                f"this installation has no bundled ancestry model ({card}); "
-                "choose one with --ancestry"
+                f"this installation has no bundled ancestry model ({card}); name another one"
             )
         return str(card)
     return name
@@ -571,7 +571,10 @@ def _may_be_model(path: Path) -> bool:
 def _refuse_missing(name: str) -> WrongCall:
     scheme, colon, _ = name.partition(":")
     if colon and scheme in LOCAL_SCHEMES:
-        return WrongCall(f"{name} is data, not a model; name it with --task or --images")
+        return WrongCall(
+            f"{name} is data, not a model; name it with {name_option('task')} or "
+            f"{name_option('images')}"
+        )
     if colon and "/" not in scheme and len(scheme) > 1:
         return refuse_unknown("source of ancestry models", scheme, ["timm", "hf-hub"])
     if find_architecture(name):

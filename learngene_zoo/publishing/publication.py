@@ -40,6 +40,7 @@ from learngene_zoo.hub.manifest import (
 from learngene_zoo.ownership import MARKER
 from learngene_zoo.settings import Json, to_json
 from learngene_zoo.storage import CONFIG, POOLING, SENTENCE_FILES, TOKENIZER_FILES, WEIGHTS
+from learngene_zoo.text import name_option
 
 if TYPE_CHECKING:
     from learngene_zoo.artifacts.descendant import Descendant
@@ -99,7 +100,7 @@ def parse_target(repository: str, tag: str | None) -> Repository:
     if named.revision is not None or named.inside:
         raise WrongCall(
             f"{repository!r}: write the repository as organisation/name, "
-            "and a tag such as v1.0 with --tag"
+            f"and a tag such as v1.0 with {name_option('tag')}"
         )
     if tag is None:
         return named
@@ -108,7 +109,7 @@ def parse_target(repository: str, tag: str | None) -> Repository:
     except WrongCall:
         tagged = named
     if tagged.revision != tag or tagged.pinned or tag == BRANCH:
-        raise WrongCall(f"--tag {tag!r} is not the name of a version; write a tag such as v1.0")
+        raise WrongCall(f"the tag {tag!r} is not the name of a version; write one such as v1.0")
     return tagged
 
 
@@ -129,7 +130,7 @@ def build_publication(
     if licence is not None and inherited_licence not in ("unknown", licence):
         raise WrongCall(
             f"{folder} is under the licence {inherited_licence}, which its ancestry models have; "
-            f"leave out --license {licence}"
+            f"leave out {name_option('licence', licence)}"
         )
     location = ArtifactLocation(
         reference=_format_reference(repository),
@@ -234,7 +235,10 @@ def _open_members(top: Learngene | Descendant, folders: Sequence[Path]) -> dict[
     """Return the descendants of a family by the names of their folders."""
     if not isinstance(top, Learngene):
         if folders:
-            raise WrongCall("--descendant is for publishing a learngene; publish a model by itself")
+            raise WrongCall(
+                f"{name_option('descendants')} is for publishing a learngene; publish a model by "
+                "itself"
+            )
         return {}
     members: dict[str, Descendant] = {}
     for folder in folders:

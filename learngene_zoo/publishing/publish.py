@@ -33,7 +33,7 @@ from learngene_zoo.publishing.remote import (
     make_tag_error,
     read_back,
 )
-from learngene_zoo.text import count_noun
+from learngene_zoo.text import count_noun, name_option
 from learngene_zoo.version import __version__
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ def _check_private(api: HfApi, name: str) -> None:
     if public:
         raise Refused(
             f"the Hub repository {name} exists and is public; "
-            "leave out --private, or change it in its settings"
+            f"leave out {name_option('private')}, or change it in its settings"
         )
 
 

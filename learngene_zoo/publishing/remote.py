@@ -15,6 +15,7 @@ from learngene_zoo.hub.fetch import THREADS, fetch_manifest
 from learngene_zoo.hub.manifest import MANIFEST, Manifest
 from learngene_zoo.publishing.publication import BRANCH, README, Publication, PublishedFile
 from learngene_zoo.storage import CONFIG
+from learngene_zoo.text import name_option
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -120,7 +121,7 @@ def make_tag_error(publication: Publication, commit: str) -> Refused:
     name, tag = publication.repository.name, publication.repository.revision
     return Refused(
         f"the tag {tag} of {name} names commit {commit}, which holds other files; tags are never "
-        "moved: choose another with --tag"
+        f"moved: choose another with {name_option('tag')}"
     )
 
 

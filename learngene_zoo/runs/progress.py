@@ -283,8 +283,8 @@ def check_tracker(name: str | None, folder: Path | None) -> None:
     builtin = {str(kind) for kind in LoggerType}
     if name in builtin and name not in map(str, get_available_trackers()):
         raise Unavailable(
-            f"the tracker {name} is not installed; install the package {name}, or train without"
-            " --tracker"
+            f"the tracker {name} is not installed; install the package {name}, or train without a "
+            "tracker"
         )
     if trackers[name].requires_logging_directory and folder is None:
         raise WrongCall(f"the tracker {name} writes files; give their folder as out")

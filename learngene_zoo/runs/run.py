@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from learngene_zoo.errors import Unavailable, WrongCall, refuse_unknown
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import Bounds, check_bounds, check_type
+from learngene_zoo.text import name_option
 
 if TYPE_CHECKING:
     import torch
@@ -340,8 +341,13 @@ def open_device(run: Run) -> torch.device:
     if device.type == "cuda":
         return _open_gpu(device)
     if device.type == "mps" and not torch.backends.mps.is_available():
-        raise Unavailable("this machine has no mps device; use --device cpu")
+        raise _refuse_device("mps")
     return device
+
+
+def _refuse_device(kind: str) -> Unavailable:
+    remedy = name_option("device", "cpu", of_run=True)
+    return Unavailable(f"this machine has no {kind} device; use {remedy}")
 
 
 def _open_gpu(device: torch.device) -> torch.device:
@@ -349,10 +355,11 @@ def _open_gpu(device: torch.device) -> torch.device:
 
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if not count:
-        raise Unavailable("this machine has no cuda device; use --device cpu")
+        raise _refuse_device("cuda")
     if get_world_size() > 1 and device.index is not None:
         raise WrongCall(
-            f"under torchrun each process takes its own GPU; use --device cuda instead of {device}"
+            "under torchrun each process takes its own GPU; use "
+            f"{name_option('device', 'cuda', of_run=True)} instead of {device}"
         )
     number = int(os.environ.get("LOCAL_RANK", "0")) if device.index is None else device.index
     if number >= count:
@@ -433,6 +440,6 @@ def check_precision(run: Run) -> None:
 
     kind = run.device_name.partition(":")[0]
     if run.precision == "fp16" and kind == "cpu":
-        raise WrongCall("fp16 needs a GPU; use --precision bf16 or fp32 on the cpu")
+        raise WrongCall("fp16 needs a GPU; use the precision bf16 or fp32 on the cpu")
     if run.precision == "bf16" and kind == "cuda" and not cuda.is_bf16_supported():
-        raise Unavailable("this GPU does not support bf16; use --precision fp16 or fp32")
+        raise Unavailable("this GPU does not support bf16; use the precision fp16 or fp32")

@@ -17,7 +17,6 @@ from learngene_zoo.artifacts.own_data import (
     find_origin,
     is_unnamed,
     locate,
-    name_option,
 )
 from learngene_zoo.artifacts.records import TASKS, is_own_data, parse_reference
 from learngene_zoo.errors import (
@@ -42,7 +41,7 @@ from learngene_zoo.tasks.task import (
     Task,
     stamp_task,
 )
-from learngene_zoo.text import quote_word
+from learngene_zoo.text import name_option, quote_word
 
 DEFAULT_SUITE = "mini"  # the suite of a bench
 DEFAULT_TASKS = ("objects", "signs", "glyphs")  # the tasks that an extraction trains on

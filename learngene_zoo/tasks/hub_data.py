@@ -11,6 +11,7 @@ from learngene_zoo.errors import BadData, Unavailable, WrongCall, ZooError
 from learngene_zoo.tasks.tables import assemble_from_tables, disable_decoding, silence_datasets
 from learngene_zoo.tasks.task import Entry, HubSource, MetricName, Task
 from learngene_zoo.tasks.texts.tables import assemble_from_texts, holds_texts
+from learngene_zoo.text import name_option
 
 SCRIPT_HINT = (
     "use a revision in Parquet, which the Hub makes in the branch refs/convert/parquet or a pull "
@@ -289,8 +290,8 @@ def _translate_error(
     if is_network_error(error) or isinstance(error, hub.HfHubHTTPError):
         reason = text[:120] or type(error).__name__
         return Unavailable(
-            f"the Hub cannot be reached for {repository} ({reason}); connect, or use --offline if "
-            "it is cached"
+            f"the Hub cannot be reached for {repository} ({reason}); connect, or use "
+            f"{name_option('offline', True, of_run=True)} if it is cached"
         )
     if offline or isinstance(error, ConnectionError | FileNotFoundError):
         return Unavailable(

@@ -21,7 +21,7 @@ from learngene_zoo.errors import BadData, WrongCall
 from learngene_zoo.tasks.listing import is_folder, is_picture, scan_folder
 from learngene_zoo.tasks.splits.roles import find_roles, split_name
 from learngene_zoo.tasks.task import SPLITS
-from learngene_zoo.text import quote_word
+from learngene_zoo.text import name_option
 
 OPTIONS = re.compile(r":(?=[A-Za-z]+=)")  # the start of possible options
 NEXT_OPTION = re.compile(r",(?=[A-Za-z]+=)")
@@ -393,4 +393,4 @@ def _make_relative(folder: FolderNode, top: str) -> str:
 def _format_task_option(top: str, roles: Mapping[str, Sequence[str]]) -> str:
     """Return the option with which a user names the splits."""
     ordered = ",".join(f"{split}={'+'.join(roles[split])}" for split in SPLITS if split in roles)
-    return f"--task {quote_word(f'folder:{top}:{ordered}')}"
+    return name_option("task", f"folder:{top}:{ordered}")

@@ -48,6 +48,7 @@ from learngene_zoo.tasks.transforms import (
     check_samples,
     normalise_images,
 )
+from learngene_zoo.text import name_option
 
 WINDOW = 1_000
 MAX_NOTE_IMAGES = 16  # images whose headers are read for a note about them
@@ -415,16 +416,18 @@ def _check(task: Task, augment: str, shuffle: bool, batch_size: int, **counts: i
     if augment not in AUGMENTS:
         raise refuse_unknown("augmentation", augment, AUGMENTS)
     if task.is_text and augment != "none":
-        raise WrongCall(f"texts are not augmented; use --augment none for {task.name}")
+        raise WrongCall(
+            f"texts are not augmented; use {name_option('augment', 'none')} for {task.name}"
+        )
     if task.attributes and augment != "none":
         raise WrongCall(
             f"some attributes of {task.name} depend on positions in the image, which "
-            f"the augmentation {augment} would change; "
-            "use --augment none"
+            f"the augmentation {augment} would change; use {name_option('augment', 'none')}"
         )
     if augment == "deit" and task.dense:
         raise WrongCall(
-            f"the augmentation deit does not transform the masks of {task.name}; use --augment rand"
+            f"the augmentation deit does not transform the masks of {task.name}; use "
+            f"{name_option('augment', 'rand')}"
         )
     for name, count in {"batch_size": batch_size, **counts}.items():
         least = 0 if name == "workers" else 1

@@ -32,6 +32,7 @@ from learngene_zoo.storage import StateDict
 from learngene_zoo.tasks.loader import Batch
 from learngene_zoo.tasks.splits.cutting import ensure_validation
 from learngene_zoo.tasks.task import Task
+from learngene_zoo.text import name_option
 from learngene_zoo.training.distillation import Distillation
 from learngene_zoo.training.fit import fit
 from learngene_zoo.training.objectives import choose_metric, make_objective
@@ -205,7 +206,7 @@ def find_largest(fits: Callable[[int], bool], most: int) -> int:
     if size == 0 and not fits(1):
         raise Unavailable(
             "a training step with a single image does not fit into the GPU's memory; use a smaller"
-            " model or --precision bf16"
+            f" model or {name_option('precision', 'bf16', of_run=True)}"
         )
     return 2**size
 

@@ -28,7 +28,7 @@ from learngene_zoo.errors import BadFile, Refused, TrainingFailed
 from learngene_zoo.ownership import remove_draft, remove_marked
 from learngene_zoo.settings import Json, from_json
 from learngene_zoo.storage import StateDict, Tensors, read_json, write_json, write_tensors
-from learngene_zoo.text import escape_controls
+from learngene_zoo.text import escape_controls, name_option
 
 if TYPE_CHECKING:
     from timm.utils import ModelEmaV3
@@ -39,6 +39,11 @@ PREFIX = "checkpoint-"
 TENSORS, RECORD = "state.safetensors", "checkpoint.json"
 MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 INTERRUPTED = "\ninterrupted: saving after this step; a second Ctrl-C stops at once\n"
+
+
+def suggest_lower_rate() -> str:
+    """Return the remedy for a training whose loss or weights are not finite."""
+    return f"try a lower {name_option('lr')}, or {name_option('clip', 1)}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,8 +183,7 @@ class TrainingState:
         for name, tensor in tensors["weights"].items():
             if tensor.is_floating_point() and not torch.isfinite(tensor).all():
                 raise TrainingFailed(
-                    f"the weight {name} is not finite after step {step}; try a lower --lr, or"
-                    " --clip 1"
+                    f"the weight {name} is not finite after step {step}; {suggest_lower_rate()}"
                 )
         return Checkpoint(
             step=step,

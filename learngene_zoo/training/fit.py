@@ -23,7 +23,7 @@ from learngene_zoo.settings import Json, Recipe, to_json
 from learngene_zoo.storage import parse_json
 from learngene_zoo.tasks.loader import Batches
 from learngene_zoo.tasks.task import Task
-from learngene_zoo.text import count_noun
+from learngene_zoo.text import count_noun, name_option
 from learngene_zoo.training.evaluate import evaluate
 from learngene_zoo.training.loop import Step, train
 from learngene_zoo.training.objectives import CLASS_LOSS, load_training_images, make_objective
@@ -256,8 +256,8 @@ def check_progress(
             if mean >= (1 - MIN_IMPROVEMENT) * chance:
                 raise TrainingFailed(
                     f"after {step.step} of {step.steps} steps the loss is {mean:.3f}, no better"
-                    f" than the {chance:.3f} of guessing among {classes} classes; try another --lr"
-                    " or a longer --warmup"
+                    f" than the {chance:.3f} of guessing among {classes} classes; try another "
+                    f"{name_option('lr')} or a longer {name_option('warmup')}"
                 )
         yield step
 

@@ -32,6 +32,7 @@ from learngene_zoo.runs.run import Run, get_world_size, open_device, rank
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.tasks.loader import Batch
 from learngene_zoo.tasks.texts.encoding import Encoder, Text
+from learngene_zoo.text import name_option
 from learngene_zoo.training.objectives import CLASS_LOSS
 
 if TYPE_CHECKING:
@@ -142,7 +143,7 @@ class BlockBatches:
         if not self.steps:
             raise WrongCall(
                 f"the texts fill {self.images} blocks of {form.tokens} tokens, fewer than a batch"
-                f" of {batch_size}; give more texts, or set a smaller --batch-size"
+                f" of {batch_size}; give more texts, or set a smaller {name_option('batch_size')}"
             )
         if batch_size % get_world_size():
             raise WrongCall(

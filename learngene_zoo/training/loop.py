@@ -44,8 +44,9 @@ from learngene_zoo.runs.run import (
 )
 from learngene_zoo.seeds import seed_step
 from learngene_zoo.settings import Recipe, fingerprint, to_json
+from learngene_zoo.text import name_option
 from learngene_zoo.training import checkpoint as checkpoints
-from learngene_zoo.training.checkpoint import TrainingState, defer_interrupts
+from learngene_zoo.training.checkpoint import TrainingState, defer_interrupts, suggest_lower_rate
 from learngene_zoo.training.objectives import count_terms, make_mixup
 
 if TYPE_CHECKING:
@@ -216,7 +217,7 @@ def train(
     if loader.steps == 0:
         raise WrongCall(
             f"{loader.images} training images do not fill one batch of {recipe.batch_size}; set a"
-            " smaller --batch-size"
+            f" smaller {name_option('batch_size')}"
         )
     engine = Engine(objective, loader, recipe, run, device, groups, unused, label)
     with use_stochastic_depth(objective, recipe.drop_path), ExitStack() as stack:
@@ -387,7 +388,7 @@ class Engine:
         if images == 0:
             raise WrongCall(
                 f"a batch of {self.recipe.batch_size} images is too small for {get_world_size()} "
-                "processes; set a larger --batch-size"
+                f"processes; set a larger {name_option('batch_size')}"
             )
         parts = (
             None if part is None else part.to(self.device, non_blocking=True) for part in batch
@@ -425,7 +426,7 @@ class Engine:
                     f"the loss {name} is {value} at step {step} of {self.steps}, which was not"
                     " applied"
                 )
-                raise TrainingFailed(f"{message}; try a lower --lr, or --clip 1")
+                raise TrainingFailed(f"{message}; {suggest_lower_rate()}")
 
     def _check_weights(self) -> None:
         """Check that the last step left finite weights, since no later loss would show it."""
@@ -434,7 +435,7 @@ class Engine:
                 message = (
                     f"the weights {name} are not finite after step {self.steps} of {self.steps}"
                 )
-                raise TrainingFailed(f"{message}; try a lower --lr, or --clip 1")
+                raise TrainingFailed(f"{message}; {suggest_lower_rate()}")
 
     def save(self, step: int) -> float:
         """Write a checkpoint and return how many seconds that took.

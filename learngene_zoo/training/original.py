@@ -32,6 +32,7 @@ from learngene_zoo.tasks.transforms import (
     normalise_images,
     resize_image,
 )
+from learngene_zoo.text import name_option
 from learngene_zoo.training.objectives import MAX_LOGITS, MeanIoU
 
 if TYPE_CHECKING:
@@ -82,8 +83,8 @@ def evaluate_originals(
 
     if not task.dense:
         raise WrongCall(
-            f"{task.name} has one class per image, and --resolution needs a class per pixel; leave"
-            " out --resolution"
+            f"{task.name} has one class per image, and the original resolution needs a class per "
+            f"pixel; leave out {name_option('resolution')}"
         )
     device, metric, source = open_device(run), MeanIoU(task.classes), task.split(split)
     join(run.device_name)
@@ -129,8 +130,8 @@ def _check_logits(
         height, width = image_CHW.shape[-2:]
         raise BadData(
             f"image {index} of {task.name} is {width} x {height} pixels, too large for"
-            f" {task.classes} classes at the original resolution; remove it, or use --resolution"
-            " resized"
+            f" {task.classes} classes at the original resolution; remove it, or use "
+            f"{name_option('resolution', 'resized')}"
         )
 
 

@@ -20,6 +20,7 @@ from learngene_zoo.plugin import (
     TextSpec,
     WrongCall,
     check_bounds,
+    name_option,
     require_pictures,
 )
 
@@ -85,7 +86,8 @@ class Calibration:
         else:
             return
         raise WrongCall(
-            f"class_weight is {self.class_weight:g}, but {reason}; leave out --class-weight"
+            f"class_weight is {self.class_weight:g}, but {reason}; leave out "
+            f"{name_option('class_weight')}"
         )
 
     def find_penalty(self, spec: Spec) -> float:
@@ -112,7 +114,7 @@ def open_calibration_task(
     Raises:
         WrongCall: if none of these can be opened.
     """
-    from learngene_zoo.plugin import find_origin, is_own_data, name_option, open_seen, open_task
+    from learngene_zoo.plugin import find_origin, is_own_data, open_seen, open_task
 
     if named is not None or (seen and not is_own_data(seen)):
         return open_task(named or seen or "", offline=run.offline, require_labels=False)

@@ -12,6 +12,7 @@ from learngene_zoo.plugin import (
     Spec,
     Target,
     WrongCall,
+    name_option,
 )
 from lgzoo_closed_form.calibration import (
     Calibration,
@@ -212,10 +213,13 @@ def check_head_dim(spec: Spec, head_dim: int | None, *, is_compensated: bool = T
     for words in list_fixed_head_features(spec):
         raise WrongCall(
             f"the ancestry model has {words}, so its heads keep all their channels; leave out "
-            "--head-dim, and name --heads or --keep"
+            f"{name_option('head_dim')}, and name {name_option('heads')} or {name_option('keep')}"
         )
     if not is_compensated:
-        raise WrongCall("head_dim needs images; leave out --no-compensate, or leave out --head-dim")
+        raise WrongCall(
+            f"head_dim needs images; leave out {name_option('compensate', False)}, or leave out "
+            f"{name_option('head_dim')}"
+        )
 
 
 def derive_selected_spec(
@@ -243,8 +247,8 @@ def derive_selected_spec(
     for name, value in target.axes().items():
         if name in ("heads", "mlp_ratio") and value != getattr(spec, name):
             raise WrongCall(
-                f"{name} is {value}, but {reason}; leave out --{name.replace('_', '-')}, and name "
-                "--keep or a budget"
+                f"{name} is {value}, but {reason}; leave out {name_option(name)}, and name "
+                f"{name_option('keep')} or a budget"
             )
     return spec
 
@@ -275,7 +279,7 @@ def choose_task(
     kept = (sum(count_by_block(selection.heads)), sum(count_by_block(selection.hidden)))
     if kept == counts and not is_cut:
         return None
-    alternative = ", or leave them out with --no-compensate"
+    alternative = f", or leave them out with {name_option('compensate', False)}"
     return open_calibration_task(named, seen, target, run, alternative)
 
 

@@ -250,7 +250,7 @@ class PruningExpander(Expander):
             share = self.keep or 1.0
             cuts = map_shares(SHARES, details.heads, details.hidden)
             selection = select_shares(learngene, (share, share), cuts.get(share))
-            reason = "--ranking global gives each block its own"
+            reason = "the ranking global gives each block its own"
             spec = derive_selected_spec(learngene, target, selection, reason, self.head_dim)
         else:
             spec = self._derive_spec(derive_uncut_spec(learngene, target), target)

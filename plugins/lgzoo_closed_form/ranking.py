@@ -53,7 +53,7 @@ class Evolution:
     def __post_init__(self) -> None:
         check_bounds(self)
         if not self.sparsities:
-            raise WrongCall("sparsities has no value; name one or more, such as --sparsities 0.35")
+            raise WrongCall("sparsities has no value; name one or more, such as 0.35")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from learngene_zoo.plugin import Member, Spec, Target, WrongCall
+from learngene_zoo.plugin import Member, Spec, Target, WrongCall, name_option
 from lgzoo_closed_form.pruned import derive_uncut_spec, read_importance
 from lgzoo_closed_form.sizes import derive_even_spec, derive_mlp_ratio, list_even_ratios
 
@@ -56,14 +56,18 @@ def check_sizes(
             raise WrongCall(
                 f"{name} is {value}, but the format of {spec.family} has {spec.heads} heads of "
                 f"equal width, and one MLP ratio for all blocks; leave out "
-                f"--{name.replace('_', '-')}, and name --mlp-ratio or --layers"
+                f"{name_option(name)}, and name {name_option('mlp_ratio')} or "
+                f"{name_option('layers')}"
             )
 
 
 def check_scores(spec: Spec, scores: str | None) -> None:
     """Raise `WrongCall` for a file of scores, which are of heads and neurons of any block."""
     if is_uniform(spec) and scores is not None:
-        raise WrongCall(f"scores is {scores}; such files are for image models, leave out --scores")
+        raise WrongCall(
+            f"scores is {scores}; such files are for image models; leave out "
+            f"{name_option('scores')}"
+        )
 
 
 def derive_spec(uncut: Spec, target: Target, keep: float | None) -> Spec:

@@ -32,6 +32,7 @@ from learngene_zoo.plugin import (
     WrongCall,
     derive_seed,
     get_table,
+    name_option,
     parse_details,
     to_json,
 )
@@ -267,12 +268,12 @@ def _select_nearest(counts: Sequence[int], tau: float, subject: str) -> LsamdDet
     nearest = find_nearest_threshold(counts, tau)
     reason = f"{subject} used by more than {tau:g} data sets (G = {' '.join(map(str, counts))})"
     if nearest is None:
-        note = f"{reason}, and no threshold tells them apart: all are kept; --top keeps fewer"
+        note = f"{reason}, and no threshold tells them apart: all are kept; set top to keep fewer"
         blocks = tuple(range(1, len(counts) + 1))
     else:
         note = (
             f"{reason}; the nearest threshold that selects, {nearest:g}, was used instead; "
-            "--top keeps any number"
+            "set top to keep any number"
         )
         blocks = select_above(counts, nearest)
     return LsamdDetails(
@@ -341,7 +342,8 @@ def order_blocks(
     if missing < 0:
         raise WrongCall(
             f"{layers} layers are fewer than the {len(blocks)} blocks this learngene keeps; "
-            f"choose {len(blocks)} or more, or extract again with --top {layers}"
+            f"choose {len(blocks)} or more, or extract again with "
+            f"{name_option('top', layers)}"
         )
     stages = split_stages(blocks)
     turns = order_stages(len(stages), priority)

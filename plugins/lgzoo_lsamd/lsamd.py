@@ -39,6 +39,7 @@ from learngene_zoo.plugin import (
     derive_seed,
     from_json,
     is_first,
+    name_option,
     print_note,
     to_json,
 )
@@ -159,13 +160,14 @@ class LsamdExtractor(Extractor):
         """
         if not tasks:
             raise WrongCall(
-                "LSAMD searches on tasks; name at least one with --task, or the blocks with --keep"
+                f"LSAMD searches on tasks; name at least one with {name_option('tasks')}, or the "
+                f"blocks with {name_option('keep')}"
             )
         check_rates(self.task_lr, [task.name for task in tasks])
         if len(tasks) == 1:
             print_note(
                 "lsamd keeps the blocks that several tasks use; one task alone ranks them by its "
-                "own search (name more with --task)",
+                f"own search (name more with {name_option('tasks')})",
                 "lsamd with one task",
             )
         results: dict[str, SearchResult] = {}
@@ -205,7 +207,7 @@ def warn_of_selection(details: LsamdDetails) -> None:
     if unused and is_first():
         log.warning(
             "no task prefers the base block of layer %s, which is kept to reach %d blocks; "
-            "search on more tasks, or keep fewer with --top",
+            "search on more tasks, or keep fewer blocks",
             ", ".join(map(str, unused)),
             len(details.kept),
         )

@@ -140,7 +140,7 @@ def check_anchors(specs: Sequence[Spec]) -> None:
             raise WrongCall(
                 f"{names} have the same width of {spec.width}, and stitches lead from narrow to "
                 "wide; make a narrower one, as lgzoo train --width 48 --heads 3 -o narrow, and "
-                "give --ancestry narrow first"
+                "name it first"
             )
         if spec.width < before.width:
             raise WrongCall(

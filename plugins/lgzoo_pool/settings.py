@@ -11,7 +11,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from learngene_zoo.plugin import OMIT_DEFAULT, Bounds, Recipe, Spec, Work, WrongCall, check_bounds
+from learngene_zoo.plugin import (
+    OMIT_DEFAULT,
+    Bounds,
+    Recipe,
+    Spec,
+    Work,
+    WrongCall,
+    check_bounds,
+    name_option,
+)
 
 if TYPE_CHECKING:
     from learngene_zoo.plugin import Batches, InputFormat, Run, Task
@@ -183,7 +192,7 @@ class PoolSettings:
             setting = "alpha 1" if self.alpha == 1 else "low_levels 0"
             raise WrongCall(
                 f"stitch {self.stitch} starts from the narrow model's matrices, and with {setting} "
-                "it has none; use --stitch ls"
+                f"it has none; use {name_option('stitch', 'ls')}"
             )
         self._check_levels(self.blocks, "an auxiliary model")
 
@@ -224,7 +233,7 @@ class PoolSettings:
         if self.high_levels == 0 and needs_matrices and high != ancestry.width:
             raise WrongCall(
                 f"stitch {self.stitch} leads to width {high} by the wide model's matrices, and "
-                "with high_levels 0 it has none; use --stitch ls"
+                f"with high_levels 0 it has none; use {name_option('stitch', 'ls')}"
             )
         narrow, wide = (
             ancestry.with_(layers=self.blocks, width=width, heads=width // head)

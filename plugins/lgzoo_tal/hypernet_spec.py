@@ -33,6 +33,7 @@ from learngene_zoo.plugin import (
     ViTSpec,
     WrongCall,
     check_bounds,
+    name_option,
     require_pictures,
 )
 
@@ -293,7 +294,7 @@ def check_picture_target(spec: HypernetSpec, target: Spec) -> None:
         raise WrongCall(
             f"{too_large} would need {rows[too_large]} rows of the low-rank decoder's factors, "
             f"which have {spec.chunk}; choose a narrower model or another patch size, or extract "
-            "with a larger --hypernet-chunk"
+            f"with a larger {name_option('hypernet_chunk')}"
         )
 
 
@@ -347,7 +348,7 @@ def check_text_target(spec: HypernetSpec, target: Spec, ancestry: Spec | None = 
         raise WrongCall(
             f"width is {target.width}, and the embeddings are inherited from an ancestry model of"
             f" width {ancestry.width}; choose a narrower model, or extract with"
-            " --hypernet-embeddings predicted"
+            f" {name_option('hypernet_embeddings', 'predicted')}"
         )
     rows = count_rows(spec, target)
     too_large = next((name for name, needed in rows.items() if needed > spec.chunk), None)
@@ -355,7 +356,7 @@ def check_text_target(spec: HypernetSpec, target: Spec, ancestry: Spec | None = 
         raise WrongCall(
             f"{too_large} would need {rows[too_large]} rows of the low-rank decoder's factors, "
             f"which have {spec.chunk}; choose a narrower model, or extract with a larger "
-            "--hypernet-chunk"
+            f"{name_option('hypernet_chunk')}"
         )
 
 
@@ -439,7 +440,7 @@ class HypernetDetails:
             return self.tasks[0]
         raise WrongCall(
             f"this learngene has a hypernetwork for each of {', '.join(self.tasks)}, and none for "
-            f"{task or 'no task'}; choose one of them with --task"
+            f"{task or 'no task'}; choose one of them with {name_option('task')}"
         )
 
 

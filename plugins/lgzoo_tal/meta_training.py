@@ -28,6 +28,7 @@ from learngene_zoo.plugin import (
     get_state_dict,
     load_training_images,
     mark_chance,
+    name_option,
     open_task,
     parse_details,
     print_note,
@@ -75,11 +76,14 @@ def split_tasks(
     if curriculum.source != named:
         print_note(
             f"there is no stage 1: {named} is an image task, and the model takes texts; "
-            "--source takes a text task",
+            f"{name_option('source')} takes a text task",
             "no stage 1",
         )
     if not tasks and curriculum.source is None:
-        raise WrongCall("there is no task to train on; add some with --task, or a --source")
+        raise WrongCall(
+            f"there is no task to train on; add some with {name_option('tasks')}, or a "
+            f"{name_option('source')}"
+        )
     _check_dense(tasks)
     if curriculum.source is None:
         return None, tuple(tasks)
@@ -90,7 +94,7 @@ def split_tasks(
     if other is not None:
         raise WrongCall(
             f"the source task {source.name} has {source.sample_noun}s and {other.name} has"
-            f" {other.sample_noun}s; choose another --source, or none"
+            f" {other.sample_noun}s; choose another {name_option('source')}, or none"
         )
     return source, tuple(task for task in tasks if task.name != source.name)
 

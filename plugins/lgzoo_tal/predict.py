@@ -16,6 +16,7 @@ from learngene_zoo.plugin import (
     Expander,
     Member,
     WrongCall,
+    name_option,
     open_task,
     parse_details,
 )
@@ -177,7 +178,9 @@ def get_embedding(
             read_embedding(learngene, name, size) for name in details.tasks or details.embedded
         ]
         if not stored:
-            raise WrongCall("this learngene stores no task embedding; choose a task with --task")
+            raise WrongCall(
+                f"this learngene stores no task embedding; choose one with {name_option('task')}"
+            )
         return torch.stack(stored).mean(dim=0), {"from": "the mean of the learngene's tasks"}
     if task in details.embedded:
         return read_embedding(learngene, task, size), {"from": "the learngene", "task": task}

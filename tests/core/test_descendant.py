@@ -342,7 +342,7 @@ def _tensors(change: Callable[[dict], object]) -> Callable[[Path], None]:
             lambda place: (place / "model.safetensors").write_bytes(b"\x80\x04"),
             "not a readable safetensors",
         ),
-        (_config(lambda c: c.pop("learngene")), "use it as an --ancestry"),
+        (_config(lambda c: c.pop("learngene")), "use it as an ancestry model"),
         (
             _config(lambda c: (c.clear(), c.update(method="lsamd", format=1))),
             "is a learngene, not a model",

@@ -241,7 +241,7 @@ def test_a_head_that_does_not_choose_one_class_is_left_out(
     assert (ancestry.spec.classes, ancestry.class_names) == (0, ())
     words = f"its head, which does not choose one of several classes (problem_type '{problem}')"
     assert words in ancestry.record.left_out
-    with pytest.raises(WrongCall, match=r"does not choose one .* leave it out with --no-head$"):
+    with pytest.raises(WrongCall, match=r"does not choose one .* leave it out with head=False$"):
         lg.convert(model, tmp_path / "out", format="timm")
     converted = lg.convert(model, tmp_path / "out", format="timm", head=False)
     assert words in converted.left_out

@@ -33,26 +33,42 @@ SMALL = Segment(layers=1, width=32, heads=4, attention_width=16, stitch=False)
 WIDE = Segment(layers=1, width=16, heads=2)
 FAULTS: list[tuple[str, Any, str]] = [
     ("transformers", SPEC.with_(attention_width=16), r"heads were removed.* 16 channels.* 32"),
-    ("transformers", SPEC.with_(front=(SMALL,)), "blocks have several sizes; use --format timm"),
-    ("transformers", SPEC.with_(front=(WIDE,)), "stitched from several widths; use --format timm"),
+    ("transformers", SPEC.with_(front=(SMALL,)), "blocks have several sizes; use the format timm"),
+    (
+        "transformers",
+        SPEC.with_(front=(WIDE,)),
+        "stitched from several widths; use the format timm",
+    ),
     ("open_clip", SPEC.with_(dense=True, classes=2), "a class for every pixel"),
     ("transformers", SPEC.with_(norm="rms"), "transformers:vit: it has RMSNorm, unlike ViTModel"),
     ("transformers", SPEC.with_(qk_norm=True), "norms of queries and keys"),
     ("transformers", SPEC.with_(pool="avg"), "its final norm after the pooling"),
-    ("transformers", SPEC.with_(classes=2, pool="max", fc_norm=False), r"pool 'max'.*--no-head"),
+    (
+        "transformers",
+        SPEC.with_(classes=2, pool="max", fc_norm=False),
+        r"pool 'max'.*leave the head out",
+    ),
     ("transformers:vit", SPEC.with_(registers=2), "it has registers"),
     ("transformers:dinov2_with_registers", SPEC, "it has no registers"),
     ("transformers:clip", SPEC, "no norm before the first block"),
-    ("transformers", SPEC.with_(pre_norm=True, classes=2), r"its head has a bias.*--no-head"),
-    ("transformers:dinov2", SCALED.with_(mlp_ratio=2.5), "80 wide.*32.*--format transformers:vit"),
+    (
+        "transformers",
+        SPEC.with_(pre_norm=True, classes=2),
+        r"its head has a bias.*leave the head out",
+    ),
+    (
+        "transformers:dinov2",
+        SCALED.with_(mlp_ratio=2.5),
+        "80 wide.*32.*the format transformers:vit",
+    ),
     ("transformers", SPEC.with_(class_token=False, pool="map", classes=2), "reads pool 'map'"),
     ("transformers", EVA, "other rotary positions than DINOv3|learned positions"),
     ("transformers:vit", EVA, "of the family eva"),
     ("open_clip", SPEC.with_(class_token=False, pool="map"), "no class token.*transformers"),
-    ("open_clip", SPEC.with_(classes=2), r"its head has a bias.*--no-head"),
+    ("open_clip", SPEC.with_(classes=2), r"its head has a bias.*leave the head out"),
     ("open_clip", SPEC.with_(channels=1), "1 channels"),
     ("open_clip", SPEC.with_(activation="silu"), "its activation is silu"),
-    ("dinov2", SPEC.with_(classes=2), r"no head.*--no-head"),
+    ("dinov2", SPEC.with_(classes=2), r"no head.*leave the head out"),
     ("dinov2", SPEC.with_(norm_eps=1e-5), "an epsilon of 1e-05"),
     ("dinov2", EVA, "of the family eva"),
 ]
@@ -84,7 +100,7 @@ def test_a_siglip_whose_head_has_several_labels_at_once_is_read_without_it(tmp_p
     ancestry = open_ancestry(str(tmp_path / "siglip"))
     assert ancestry.spec.classes == 0
     assert any("'multi_label_classification'" in part for part in ancestry.record.left_out)
-    with pytest.raises(WrongCall, match=r"does not choose one of several.*--no-head$"):
+    with pytest.raises(WrongCall, match=r"does not choose one of several.*head=False$"):
         lg.convert(tmp_path / "siglip", tmp_path / "out", format="transformers")
     # A descendant has a head that it chooses classes with.
     gene = lg.extract("first_k", ancestry=str(tmp_path / "siglip"))
@@ -128,11 +144,11 @@ def test_an_existing_folder_is_refused_first(tmp_path: Path) -> None:
 
 def test_the_format_of_the_source_is_the_default_or_asked_for(tmp_path: Path) -> None:
     build(SPEC).save(tmp_path / "timm")
-    with pytest.raises(WrongCall, match="is not known here; choose one: --format timm, transfor"):
+    with pytest.raises(WrongCall, match="is not known here; choose one: format timm, transfor"):
         lg.convert(tmp_path / "timm", tmp_path / "out")
     lg.extract("first_k", ancestries="bundled", out=tmp_path / "learngene")
     lg.expand(tmp_path / "learngene", layers=2, out=tmp_path / "descendant")
-    with pytest.raises(WrongCall, match=r"in timm's format already.*: --format transformers, open"):
+    with pytest.raises(WrongCall, match=r"in timm's format already.*: format transformers, open"):
         lg.convert(tmp_path / "descendant", tmp_path / "out")
     assert find_format("timm:deit_tiny_patch16_224") == "timm"
     assert find_format("bundled") == "timm"
@@ -195,15 +211,15 @@ def test_another_width_or_grid_is_refused(tmp_path: Path) -> None:
             check_interface(other, SPEC, "it")
     check_interface(SPEC.with_(layers=1, mlp_ratio=1.0), SPEC, "it")
     larger = expand(2, tmp_path, image_size=64)
-    with pytest.raises(WrongCall, match=r"has images of 64 pixels.*leave out --keep-interface"):
+    with pytest.raises(WrongCall, match=r"has images of 64 pixels.*leave out keep_interface"):
         lg.convert(larger, tmp_path / "out", format="transformers", keep_interface=True)
 
 
 def test_without_an_ancestry_model_there_is_one_line(tmp_path: Path, pictures: str) -> None:
     build(SPEC).save(tmp_path / "scratch")
-    with pytest.raises(WrongCall, match="records no ancestry model; name one: add --ancestry"):
+    with pytest.raises(WrongCall, match="records no ancestry model; name one: add ancestry="):
         lg.convert(tmp_path / "scratch", tmp_path / "out", format="dinov2", keep_interface=True)
-    with pytest.raises(WrongCall, match="used only to compare tokens; add --keep-interface"):
+    with pytest.raises(WrongCall, match="used only to compare tokens; add keep_interface=True"):
         lg.convert(tmp_path / "scratch", tmp_path / "out", format="dinov2", images=pictures)
     build(SPEC).save(tmp_path / "source")
     lg.extract("first_k", ancestries=str(tmp_path / "source"), out=tmp_path / "learngene")
@@ -214,7 +230,7 @@ def test_without_an_ancestry_model_there_is_one_line(tmp_path: Path, pictures: s
         state={name: tensor + 1 for name, tensor in stranger.state.items()},
         provenance=stranger.provenance,
     )
-    with pytest.raises(WrongCall, match="which is opened only if you name it: add --ancestry"):
+    with pytest.raises(WrongCall, match="which is opened only if you name it: add ancestry="):
         lg.convert(changed, tmp_path / "out", **settings)
     named = lg.convert(changed, tmp_path / "out", ancestry=str(tmp_path / "source"), **settings)
     assert named.agreement is not None

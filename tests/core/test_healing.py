@@ -316,7 +316,7 @@ def test_a_model_from_elsewhere_needs_its_teacher_named(
 ) -> None:
     monkeypatch.setattr(own_data, "_session", own_data.OrderedDict())
     (own_data._find_folder() / own_data.FILE).unlink()
-    with pytest.raises(WrongCall, match="opened only if you name it: add --teacher ancestry"):
+    with pytest.raises(WrongCall, match=r"opened only if you name it: add teacher=.ancestry"):
         lg.heal("two", "tiny", **SETTINGS)
     healed = lg.heal("two", "tiny", teacher="ancestry", **SETTINGS)
     assert find_losses(lg.heal(healed, "tiny", **SETTINGS)), "it is known from then on"
@@ -356,7 +356,7 @@ def rebuild(**sizes: Any) -> Descendant:
         (
             lambda m: change(m, ancestries=[]),
             {},
-            "records no ancestry model; name one: add --teacher SOURCE",
+            "records no ancestry model; name one: add teacher=.SOURCE.",
         ),
         (
             lambda m: change(m, ancestries=2 * m.provenance["ancestries"]),

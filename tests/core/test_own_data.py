@@ -89,7 +89,7 @@ def test_a_model_made_here_is_evaluated_compared_exported_and_finetuned_without_
     assert lg.evaluate("again.onnx").images > 0
     with Path("again.onnx").open("ab") as file:
         file.write(b"\x72\x00")  # an empty field, which ONNX skips: another file
-    with pytest.raises(WrongCall, match=r"opened only if you name it: add --task folder:mine"):
+    with pytest.raises(WrongCall, match=r"opened only if you name it: add task=.folder:mine."):
         lg.evaluate("again.onnx")
 
 
@@ -109,7 +109,7 @@ def test_what_was_made_in_memory_is_known_in_its_session(place: Path) -> None:
     assert lg.evaluate(model).images > 0
     assert not (own_data._find_folder() / own_data.FILE).exists()
     forget_session()
-    with pytest.raises(WrongCall, match="opened only if you name it: add --task folder:mine"):
+    with pytest.raises(WrongCall, match=r"opened only if you name it: add task=.folder:mine."):
         lg.evaluate(model)
 
 
@@ -136,7 +136,7 @@ def test_another_artifact_in_the_same_place_opens_nothing(
 ) -> None:
     make_model()
     change("model")
-    with pytest.raises(WrongCall, match="opened only if you name it: add --task folder:mine"):
+    with pytest.raises(WrongCall, match=r"opened only if you name it: add task=.folder:mine."):
         lg.evaluate("model")
 
 
@@ -174,12 +174,12 @@ def test_data_that_changed_have_to_be_named(
     make_model()
     change(place)
     location = place / "mine"
-    says = rf"^the data 'folder:mine' \({location}\) has changed .* name it: add --task folder:"
-    with pytest.raises(WrongCall, match=rf"{says}mine$"):
+    says = rf"^the data 'folder:mine' \({location}\) has changed .* name it: add task=.folder:"
+    with pytest.raises(WrongCall, match=rf"{says}mine.$"):
         lg.evaluate("model")
     (place / "elsewhere").mkdir()
     monkeypatch.chdir(place / "elsewhere")
-    with pytest.raises(WrongCall, match=f"{says}{location}$"):
+    with pytest.raises(WrongCall, match=f"{says}{location}.$"):
         lg.evaluate("../model")
 
 
@@ -189,7 +189,7 @@ def test_data_that_are_gone_are_called_missing(place: Path, roles: str) -> None:
         draw_pictures(place / "mine" / "test", seed=1)
     make_model(task=f"folder:mine{roles}")
     remove(place)
-    says = rf"is missing: there is no {place / 'mine'}; name its path now: add --task folder:PATH$"
+    says = rf"is missing: there is no {place / 'mine'}; name its path now: add task=.folder:PATH.$"
     with pytest.raises(WrongCall, match=says):
         lg.evaluate("model")
 
@@ -198,7 +198,7 @@ def test_data_that_cannot_be_opened_are_not_proposed_again(place: Path) -> None:
     make_model()
     for file in (place / "mine/a").iterdir():
         file.unlink()
-    says = r"cannot be opened \(class folder .*\); correct this, .* add --task folder:PATH$"
+    says = r"cannot be opened \(class folder .*\); correct this, .* add task=.folder:PATH.$"
     with pytest.raises(WrongCall, match=says):
         lg.evaluate("model")
 
@@ -206,11 +206,11 @@ def test_data_that_cannot_be_opened_are_not_proposed_again(place: Path) -> None:
 def test_the_pictures_of_a_learngene_are_named_with_an_option_only(place: Path) -> None:
     lg.extract("closed_form", preset="smoke", tasks="folder:mine", out="gene")
     add(place)
-    says = rf"\({place / 'mine'}\) has changed .* name it: add --calibration folder:mine$"
+    says = rf"\({place / 'mine'}\) has changed .* name it: add calibration=.folder:mine.$"
     with pytest.raises(WrongCall, match=says):
         lg.expand("gene", layers=2)
     remove(place)
-    says = rf"is missing: there is no {place / 'mine'}; .* add --calibration folder:PATH$"
+    says = rf"is missing: there is no {place / 'mine'}; .* add calibration=.folder:PATH.$"
     with pytest.raises(WrongCall, match=says):
         lg.expand("gene", layers=2)
 
@@ -263,7 +263,7 @@ def test_a_learngene_made_here_is_expanded_with_its_own_pictures(place: Path) ->
     assert lg.evaluate("small").images > 0
     theirs = extracted.with_config(seed=5)
     with pytest.raises(
-        WrongCall, match=r"'folder:mine'.* opened only if you name it: add --task folder:mine"
+        WrongCall, match=r"'folder:mine'.* opened only if you name it: add task=.folder:mine."
     ):
         lg.expand(theirs, layers=2)
     assert (
@@ -283,7 +283,7 @@ def test_a_local_ancestry_model_is_opened_again(place: Path) -> None:
     forget_session()
     assert lg.expand("gene", layers=2).spec.layers == 2
     with pytest.raises(
-        WrongCall, match="'parent', which is opened only if you name it: add --ancestry parent"
+        WrongCall, match=r"'parent', which is opened only if you name it: add ancestry=.parent."
     ):
         lg.expand(learngene.with_config(seed=5), layers=2)
     shutil.rmtree("parent")

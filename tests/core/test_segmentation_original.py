@@ -176,7 +176,7 @@ class _First:
 
 def test_faults() -> None:
     with pytest.raises(
-        WrongCall, match="digits has one class per image, and --resolution needs a class"
+        WrongCall, match="digits has one class per image, and the original resolution needs"
     ):
         evaluate_originals(Lightness(), open_task("digits"), "test", VIEW, Run())
 

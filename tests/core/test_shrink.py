@@ -531,7 +531,7 @@ def test_a_task_without_labels_is_refused_with_the_option_that_takes_it(
     data: Path, tmp_path: Path
 ) -> None:
     folder = lay_flat(data / "photos", tmp_path)
-    with pytest.raises(BadData, match=f"shrink without labels: --images folder:{folder} instead"):
+    with pytest.raises(BadData, match=f'shrink without labels: images="folder:{folder}" instead'):
         shrink(data, tmp_path / "small", task=f"folder:{folder}")
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import io
+import json
 import re
-import shlex
 import unicodedata
 from pathlib import Path
 
@@ -227,9 +227,9 @@ def test_layouts_that_are_refused_with_the_line_to_type(tmp_path: Path, name: st
     assert "\n" not in str(caught.value)
     if then is None:
         return
-    line = re.search(r"--task ('[^']*'|\S+)", str(caught.value))
+    line = re.search(r'task=("[^"]*")', str(caught.value))
     assert line is not None
-    task = open_task(shlex.split(line[1].rstrip(";"))[0])
+    task = open_task(json.loads(line[1]))
     classes, sizes = then
     assert " ".join(task.class_names) == classes
     assert tuple(task.sizes[split] for split in ("train", "validation", "test")) == sizes

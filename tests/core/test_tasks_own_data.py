@@ -124,14 +124,14 @@ FOLDER_FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
         ),
         r"dog has 0 images, only .*a\.txt",
     ),
-    "nothing": (lambda top: None, "no class folders"),
+    "nothing": (lambda top: None, "contains no files; give a folder of images"),
     "pictures in place of classes": (
         lambda top: picture(1).save(top / "1.png"),
         "but no class folders; sort them",
     ),
     "only a test split": (
         lambda top: class_folders(top / "test", {"a": 2, "b": 2}),
-        "has no training folder, only test/; name the training folder: --task folder:.*:train=test$",
+        "has no training folder, only test/; name the training folder: task=.folder:.*:train=test.$",
     ),
     "too few": (
         lambda top: class_folders(top, {"a": 1, "b": 0}) and (top / "b").rmdir(),

@@ -184,7 +184,7 @@ def test_faults_of_a_repository(on_hub: Path, cache: Path) -> None:
     for wrong in ("name", "a/b/c", "/name"):
         with pytest.raises(WrongCall, match="is not a data set of the Hub"):
             open_task(f"hf-stream:{wrong}")
-    with pytest.raises(Unavailable, match="remove --offline"):
+    with pytest.raises(Unavailable, match=r"remove Run\(offline=True\)"):
         open_task("hf-stream:org/name", offline=True)
 
 

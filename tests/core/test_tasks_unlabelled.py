@@ -171,7 +171,7 @@ def test_a_task_loses_its_labels() -> None:
     [
         ("folder:two", BadData, "folder:two has 2 images outside its test split; give at least 20"),
         ("folder:nowhere", BadData, "there is no folder nowhere; give a folder of images"),
-        ("folder:empty", BadData, "empty contains no images"),
+        ("folder:empty", BadData, "empty contains no files"),
         ("parquet:nowhere", BadData, "there is no file or folder nowhere"),
         ("folder:", WrongCall, "nothing after the colon"),
         ("two", WrongCall, "to use the folder of that name, write folder:two"),

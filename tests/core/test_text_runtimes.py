@@ -214,7 +214,7 @@ def test_features_in_int8_are_compared_by_their_cosine(tmp_path: Path) -> None:
     texts = tmp_path / "plain.csv"
     texts.write_text("\n".join(["text", *(f"{a} {b}" for a in WORDS[2:] for b in WORDS[2:])]))
     path, task = tmp_path / "model.onnx", f"csv:{texts}"
-    with pytest.raises(WrongCall, match=r"has no classes, .* give texts, .*: --task REF"):
+    with pytest.raises(WrongCall, match=r"has no classes, .* give texts, .*: task=.folder:PATH"):
         lifecycle.export(model, path, dtype="int8", run=RUN)
     with pytest.raises(Refused, match=r"58 texts of csv:.* a mean cosine of 0\.9\d+ .*-0\.5"):
         lifecycle.export(model, path, dtype="int8", task=task, max_drop=-0.5, run=RUN)

@@ -238,7 +238,7 @@ def test_the_guard_looks_at_the_class_whatever_else_is_summed() -> None:
 @pytest.mark.parametrize("augment", ["light", "rand"])
 def test_images_are_not_moved_away_from_what_is_said_of_them(augment: str) -> None:
     with pytest.raises(
-        WrongCall, match=f"the augmentation {augment} would change; use --augment none"
+        WrongCall, match=f"the augmentation {augment} would change; use augment=.none."
     ):
         load_training_images(TASK, TASK.input_format, replace(RECIPE, augment=augment), Run())
 

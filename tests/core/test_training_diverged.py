@@ -180,7 +180,7 @@ def test_the_last_step_leaves_no_weights_that_are_not_finite() -> None:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(torch.optim.AdamW, "step", lambda self, *_: poison_groups(self))
         with pytest.raises(
-            TrainingFailed, match=r"^the (weights|loss) .* try a lower --lr, or --clip 1$"
+            TrainingFailed, match=r"^the (weights|loss) .* try a lower lr, or clip=1$"
         ):
             fit(
                 START,

@@ -156,7 +156,7 @@ def test_the_versions_are_those_of_the_packages() -> None:
 def test_only_a_learngene_is_published_with_descendants(tmp_path: Path) -> None:
     model = assemble(SPEC, {}, seed=0, scheme="fan_in")
     assert publication._open_members(model, []) == {}
-    with pytest.raises(WrongCall, match="--descendant is for publishing a learngene"):
+    with pytest.raises(WrongCall, match="descendants is for publishing a learngene"):
         publication._open_members(model, [tmp_path])
 
 

@@ -460,9 +460,9 @@ def test_with_nothing_cut_the_ancestry_model_is_left(learngene: lg.Learngene) ->
     [
         (
             {"heads": 2},
-            "heads is 2, but each block keeps what the ranking leaves it; leave out --heads",
+            "heads is 2, but each block keeps what the ranking leaves it; leave out heads",
         ),
-        ({"mlp_ratio": 2.0}, "leave out --mlp-ratio, and name --keep or a budget"),
+        ({"mlp_ratio": 2.0}, "leave out mlp_ratio, and name keep or a budget"),
         ({"layers": 2}, "layers is 2, but all descendants of this learngene have layers 4"),
     ],
 )

@@ -278,5 +278,5 @@ def test_an_order_has_the_length_asked_for_and_stages_that_differ_by_one(
 
 
 def test_fewer_layers_than_kept_blocks_is_refused() -> None:
-    with pytest.raises(WrongCall, match=r"4 layers are fewer than the 5 blocks.*--top 4"):
+    with pytest.raises(WrongCall, match=r"4 layers are fewer than the 5 blocks.*top=4"):
         order_blocks(PAPER, 4)

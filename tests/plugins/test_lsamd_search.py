@@ -244,7 +244,7 @@ def test_keep_needs_no_search(ancestry) -> None:
 
 
 def test_without_a_task_there_is_no_search(ancestry) -> None:
-    with pytest.raises(WrongCall, match="--task"):
+    with pytest.raises(WrongCall, match="name at least one with tasks, or"):
         SEARCH([ancestry], [], Run())
 
 

@@ -117,7 +117,7 @@ def test_blocks_that_nothing_tells_apart_are_all_kept(count: int) -> None:
     chosen = select_blocks([count] * 4, 3)
     assert chosen.kept == (1, 2, 3, 4)
     assert chosen.threshold is None
-    assert "--top" in chosen.note
+    assert "set top to keep fewer" in chosen.note
 
 
 def test_the_nearest_threshold_always_selects() -> None:

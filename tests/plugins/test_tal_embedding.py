@@ -121,9 +121,8 @@ def test_a_record_chooses_no_place(
 ) -> None:
     monkeypatch.setattr("learngene_zoo.pretrained.ancestry.open_ancestry", pytest.fail)
     record = replace(recorded_config.ancestries[0], source=source, revision="a" * 40)
-    quoted = f"'{source}'" if " " in source else source
     with pytest.raises(
-        WrongCall, match=f"opened only if you name it: add --ancestry {re.escape(quoted)}$"
+        WrongCall, match=f'opened only if you name it: add ancestry="{re.escape(source)}"$'
     ):
         open_recorded_ancestry(replace(recorded_config, ancestries=(record,)), Run(offline=True))
 
@@ -138,7 +137,7 @@ def test_no_checksum_is_no_pin(
     record = replace(recorded_config.ancestries[0], source=source, sha256=None)
     config = replace(recorded_config, ancestries=(record,))
     with pytest.raises(
-        WrongCall, match=f"any model would pass for it; if you trust it, add --ancestry {source}$"
+        WrongCall, match=f'any model would pass for it; if you trust it, add ancestry="{source}"$'
     ):
         open_recorded_ancestry(config, Run(offline=True))
     assert (

@@ -307,7 +307,7 @@ def _check_ancestry_kinds(
     # Only bundled ancestry models have default tasks.
     needs_tasks = method.tasks != "none" and arm.extractor.needs_tasks()
     is_known = needs_tasks and (arm.tasks or all(map(is_ours, sources)))
-    names = method.references(arm.tasks, sources, "--extract-task") if is_known else []
+    names = method.references(arm.tasks, sources, "extract_task") if is_known else []
     entries = [entry for entry in map(catalogue.find_entry, names) if entry is not None]
     for source in sources:
         takes_texts = isinstance(read_ancestry_spec(source, offline=offline), TextSpec)

@@ -148,9 +148,7 @@ def estimate_works(arm: Arm, size: Callable[[str], int], offline: bool) -> list[
     sources = method.sources(arm.ancestries)
     specs = [read_ancestry_spec(source, offline=offline) for source in sources]
     tasks = (
-        method.references(arm.tasks, sources, "--extract-task")
-        if arm.extractor.needs_tasks()
-        else []
+        method.references(arm.tasks, sources, "extract_task") if arm.extractor.needs_tasks() else []
     )
     extractor = arm.adapt_extractor(specs)
     further = extractor.list_further_tasks(specs)

@@ -172,7 +172,7 @@ def _find_ancestry_spec(arm: Arm, offline: bool) -> Spec | None:
 def _measure_length(arm: Arm, task: str | None, offline: bool) -> int:
     """Return the usual number of tokens of a text in a batch of a task, or of an extraction."""
     sources = METHODS.load(arm.method).sources(arm.ancestries)
-    names = (task,) if task else METHODS.load(arm.method).references(arm.tasks, sources, "--task")
+    names = (task,) if task else METHODS.load(arm.method).references(arm.tasks, sources, "task")
     return max(_measure_length_of(name, sources[0], offline) for name in names)
 
 

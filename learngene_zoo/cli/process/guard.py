@@ -17,7 +17,7 @@ from learngene_zoo.cli.process.messages import (
 )
 from learngene_zoo.cli.process.signals import INTERRUPTED, TERMINATED, handle_interrupts
 from learngene_zoo.errors import CAN_RESUME, Exists, Unavailable
-from learngene_zoo.text import quote_word
+from learngene_zoo.text import quote_word, use_option_names
 
 # Commands that continue with --resume, and those that continue by themselves.
 RESUMABLE = ("extract", "heal", "finetune", "shrink", "train")
@@ -33,7 +33,7 @@ def run_guarded(call: Callable[[list[str]], object], arguments: Sequence[str]) -
     """Return the exit code of `call(arguments)`; `--debug` anywhere shows tracebacks."""
     debug = DEBUG in arguments
     words = [word for word in arguments if word != DEBUG]
-    with handle_interrupts() as interrupts:
+    with use_option_names(), handle_interrupts() as interrupts:
         try:
             if not {"-h", "--help", "--version"} & set(words):
                 _check_current_folder()

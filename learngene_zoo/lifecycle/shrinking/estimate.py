@@ -19,7 +19,7 @@ from learngene_zoo.method.contract import Work
 from learngene_zoo.method.installed import METHODS
 from learngene_zoo.runs.run import Run, has_bf16
 from learngene_zoo.settings import list_settings, with_settings
-from learngene_zoo.text import format_seconds
+from learngene_zoo.text import format_seconds, name_option
 from learngene_zoo.training.healing.settings import HEALING, MAX_HELD_OUT, MAX_PROBED
 from learngene_zoo.training.speed import (
     HEAD_PASSES,
@@ -91,7 +91,8 @@ def _advise_precision(request: ShrinkRequest, run: Run) -> str:
     )
     if half < MIN_SPEEDUP * single:
         return ""
-    return f"--precision bf16 computes about {half / single:.1f} times as fast here"
+    faster = name_option("precision", "bf16", of_run=True)
+    return f"{faster} computes about {half / single:.1f} times as fast here"
 
 
 def advise_image_size(request: ShrinkRequest) -> str:
@@ -106,8 +107,8 @@ def advise_image_size(request: ShrinkRequest) -> str:
     if share < 2:
         return ""
     return (
-        f"images have {spec.image_size} pixels: --image-size {pixels} needs about 1/{share} of the "
-        "time"
+        f"images have {spec.image_size} pixels: {name_option('image_size', pixels)} needs about "
+        f"1/{share} of the time"
     )
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
-from learngene_zoo.artifacts.own_data import name_option
 from learngene_zoo.artifacts.records import is_own_data
 from learngene_zoo.errors import (
     BadData,
@@ -38,7 +37,7 @@ from learngene_zoo.settings import (
 )
 from learngene_zoo.tasks.catalogue import find_entry, open_task
 from learngene_zoo.tasks.task import check_inputs, check_kind
-from learngene_zoo.text import format_count
+from learngene_zoo.text import format_count, name_option
 from learngene_zoo.training.healing.settings import HEAL
 
 if TYPE_CHECKING:
@@ -95,8 +94,8 @@ class ShrinkConfig:
         check_bounds(self)
         if self.tries > max(self.candidates, ShrinkConfig.tries):
             raise WrongCall(
-                f"{self.tries} candidates cannot be fine-tuned (--try) if at most "
-                f"{self.candidates} are built; raise --candidates"
+                f"{self.tries} candidates cannot be fine-tuned ({name_option('tries')}) if at most "
+                f"{self.candidates} are built; raise {name_option('candidates')}"
             )
 
     def is_healing(self, task: object | None) -> bool:
@@ -316,10 +315,9 @@ def check_images(request: ShrinkRequest, run: Run) -> None:
 
 def _check_bounds_given(budget: Budget, config: ShrinkConfig) -> None:
     if not budget and config.max_drop is None:
-        raise WrongCall(
-            "no bound is given; give at least one of --max-params, --max-flops, --max-latency, "
-            "--max-megabytes and --max-drop"
-        )
+        names = ("max_params", "max_flops", "max_latency", "max_megabytes", "max_drop")
+        *bounds, last = map(name_option, names)
+        raise WrongCall(f"no bound is given; give at least one of {', '.join(bounds)} and {last}")
 
 
 def _check_data_given(
@@ -334,21 +332,22 @@ def _check_data_given(
     `noun` names a sample of the model. Raises `WrongCall`.
     """
     if task is None and images is None:
-        kind = "csv" if noun == "text" else "folder"
+        form = "csv:PATH" if noun == "text" else "folder:PATH"
         raise WrongCall(
-            f"no {noun}s are given; give --task {kind}:PATH, or --images {kind}:PATH for {noun}s "
-            "without labels"
+            f"no {noun}s are given; give {name_option('task', form)}, or "
+            f"{name_option('images', form)} for {noun}s without labels"
         )
     if task is None and config.max_drop is not None:
         raise WrongCall(
-            "--max-drop compares accuracies, which need labels; give --task, or another bound"
+            f"{name_option('max_drop')} compares accuracies, which need labels; give "
+            f"{name_option('task')}, or another bound"
         )
     if task is None and tuning:
         name = next(iter(tuning))
-        other = ", give --heal-epochs for those of the healing" if name == "epochs" else ""
+        healing = f", give {name_option('heal_epochs')} for those of the healing"
         raise WrongCall(
-            f"{name} is a setting of the fine-tuning, which needs labels; give --task{other}, or "
-            "leave it out"
+            f"{name} is a setting of the fine-tuning, which needs labels; give "
+            f"{name_option('task')}{healing if name == 'epochs' else ''}, or leave it out"
         )
 
 

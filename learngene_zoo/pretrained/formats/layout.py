@@ -34,8 +34,8 @@ _HOME = {
     DINOV2: "learngene_zoo.pretrained.formats.to_dinov2",
 }
 # Parts that the user can choose instead where a format cannot express a model.
-OTHER_FORMATS = "use --format timm, or `lgzoo export` for ONNX or torch.export"
-WITHOUT_HEAD = "leave the head out with --no-head, or use --format timm or `lgzoo export`"
+OTHER_FORMATS = "use the format timm, or `lgzoo export` for ONNX or torch.export"
+WITHOUT_HEAD = "leave the head out, or use the format timm or `lgzoo export`"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +131,7 @@ def split_format(text: str) -> tuple[str, str]:
         raise refuse_unknown("format", name, FORMATS)
     if kind and kind not in FORMATS[name]:
         if not FORMATS[name]:
-            raise WrongCall(f"the format {name} has one kind of model; write --format {name}")
+            raise WrongCall(f"the format {name} has one kind of model; write the format as {name}")
         raise refuse_unknown(f"kind of {name}", kind, FORMATS[name])
     return name, kind
 

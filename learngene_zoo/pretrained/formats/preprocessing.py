@@ -9,7 +9,7 @@ from learngene_zoo.settings import Json
 
 # Pillow's numbers.
 _RESAMPLE = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3, "box": 4, "hamming": 5}
-_PADDED = "use --format timm, or fine-tune it with --fit crop or --fit stretch"
+_PADDED = "use the format timm, or fine-tune it with the fit crop or stretch"
 
 
 def find_fault_for_transformers(images: InputFormat) -> str:
@@ -49,7 +49,7 @@ def find_fault_for_open_clip(images: InputFormat) -> str:
     if view.interpolation not in ("bicubic", "bilinear"):
         return (
             f"its images are resized with {view.interpolation}, which open_clip does not have; "
-            "use --format timm"
+            "use the format timm"
         )
     return ""
 

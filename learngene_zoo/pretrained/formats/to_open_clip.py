@@ -108,7 +108,7 @@ def _find_fault(model: Convertible) -> str:
         return fault
     feature = find_feature(spec, _ALLOWED)
     if feature:
-        other = "use --format transformers" if not spec.class_token else OTHER_FORMATS
+        other = "use the format transformers" if not spec.class_token else OTHER_FORMATS
         return f"it has {feature}, unlike open_clip's VisionTransformer; {other}"
     if spec.channels != 3:
         return f"its images have {spec.channels} channels, and those of open_clip 3"
@@ -229,8 +229,8 @@ def _find_trunk_fault(model: Convertible) -> str:
     if not find_tower(spec):
         return (
             f"open_clip builds a tower of timm's by its name alone, and none has {spec.layers} "
-            f"layers, width {spec.width} and the other sizes of this model; use --format "
-            "transformers or timm"
+            f"layers, width {spec.width} and the other sizes of this model; use the "
+            "format transformers or timm"
         )
     return find_fault_for_open_clip(model.images)
 

@@ -410,7 +410,7 @@ def _find_dinov2_fault(spec: Any) -> str:
         return f"its SwiGLU has the activation {spec.activation}; {OTHER_FORMATS}"
     if find_ratio(spec) is not None:
         return ""
-    advice = f"use --format {TRANSFORMERS}:vit" if describe_kind(spec) == "dinov2" else ""
+    advice = f"use the format {TRANSFORMERS}:vit" if describe_kind(spec) == "dinov2" else ""
     if spec.mlp == "swiglu_packed" or not advice:
         advice = OTHER_FORMATS
     return (

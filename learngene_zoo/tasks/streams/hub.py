@@ -35,6 +35,7 @@ from learngene_zoo.tasks.tables import (
     select_known_splits,
 )
 from learngene_zoo.tasks.task import HubSource, Sample, Stream, Task
+from learngene_zoo.text import name_option
 
 Tables = Mapping[str, Any]  # `datasets.IterableDataset` by split
 # The errors of `datasets` for a broken file or connection.
@@ -96,8 +97,8 @@ def open_hub_stream(reference: str, offline: bool) -> Task:
     repository, _, _ = parse_reference(reference)
     if is_offline(offline):
         raise Unavailable(
-            f"{name} is read over the network; remove --offline, or download all of it as "
-            f"hf:{reference}"
+            f"{name} is read over the network; remove {name_option('offline', True, of_run=True)}, "
+            f"or download all of it as hf:{reference}"
         )
     source = stream_splits(HubSource(reference=reference))
     tables = _select_splits(reference, source.splits)

@@ -14,6 +14,7 @@ from learngene_zoo.families.text_format import Tokens
 from learngene_zoo.runs.progress import report_activity
 from learngene_zoo.runs.run import Run, gather_values, open_device
 from learngene_zoo.tasks.loader import sample_images
+from learngene_zoo.text import name_option
 from learngene_zoo.training.evaluate import use_evaluation_mode
 from learngene_zoo.training.healing.maps import TokenMoments, add_moments, add_processes, solve_map
 
@@ -104,7 +105,7 @@ def measure_losses(objective: Recovery, loader: Batches, run: Run) -> dict[str, 
     bad = next((name for name, loss in losses.items() if not math.isfinite(loss)), None)
     if bad is not None:
         raise TrainingFailed(
-            f"the loss {bad} of held-out images is {losses[bad]}; try a lower --lr"
+            f"the loss {bad} of held-out images is {losses[bad]}; try a lower {name_option('lr')}"
         )
     return losses
 

@@ -39,6 +39,7 @@ from learngene_zoo.plugin import (
     Work,
     WrongCall,
     compute_once,
+    name_option,
     parse_details,
     require_pictures,
 )
@@ -210,7 +211,8 @@ class ClusterLgExpander(Expander):
         projection = self.projection or ("clusters" if details.whole else "places")
         if projection == "clusters" and not details.whole:
             raise WrongCall(
-                "of the published centroids the clusters are not known; use --projection places"
+                "of the published centroids the clusters are not known; use "
+                f"{name_option('projection', 'places')}"
             )
         shallow = source.with_(layers=spec.layers)
         clusters, mlps = details.clusters[: spec.layers], details.mlps[: spec.layers]

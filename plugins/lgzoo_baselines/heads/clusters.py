@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated
 
-from learngene_zoo.plugin import Bounds, WrongCall, check_bounds
+from learngene_zoo.plugin import Bounds, WrongCall, check_bounds, name_option
 
 if TYPE_CHECKING:
     from learngene_zoo.plugin import Spec
@@ -67,7 +67,7 @@ def get_released_clusters(spec: Spec) -> tuple[Clusters, ...]:
     if centroids is None or (spec.layers, spec.head_width) != (len(centroids), 64):
         raise WrongCall(
             f"centroids are published for DeiT-Tiny, -Small and -Base, not for {spec.layers} "
-            f"layers of width {spec.width}; leave out --released"
+            f"layers of width {spec.width}; leave out {name_option('released')}"
         )
     return tuple(tuple((head,) for head in block) for block in centroids)
 

@@ -18,7 +18,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-from learngene_zoo.plugin import LearngeneConfig, Recipe, WrongCall, compute_once, get_table
+from learngene_zoo.plugin import (
+    LearngeneConfig,
+    Recipe,
+    WrongCall,
+    compute_once,
+    get_table,
+    name_option,
+)
 from lgzoo_baselines.blocks.block_choice import build_descendant
 from lgzoo_baselines.learnt.auxiliary import (
     HeadRecord,
@@ -266,7 +273,8 @@ def train_descendant(
 
     if target.task is None:
         raise WrongCall(
-            "scalers learn from a task's images; name it with --task, or leave out --epochs"
+            f"scalers learn from a task's images; name it with {name_option('task')}, or leave out "
+            f"{name_option('epochs')}"
         )
     task, kinds = open_task(target.task, offline=run.offline), list_matrices(start.spec)
     narrowed = [

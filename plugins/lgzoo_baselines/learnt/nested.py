@@ -38,6 +38,7 @@ from learngene_zoo.plugin import (
     WrongCall,
     adapt_rates,
     compute_once,
+    name_option,
     parse_details,
 )
 from lgzoo_baselines.blocks.block_choice import build_descendant
@@ -202,7 +203,7 @@ def apply_granularity(shares: Sequence[float], spec: Spec, target: Target, full:
     if len(shares) != spec.layers or target.mlp_ratio is not None:
         raise WrongCall(
             f"granularity has {len(shares)} shares and the model {spec.layers} layers; give one "
-            "for each layer, and no --mlp-ratio"
+            f"for each layer, and no {name_option('mlp_ratio')}"
         )
     has_fewer_heads = spec.heads_width != spec.width
     attention = {"attention_width": spec.heads_width} if has_fewer_heads else {}

@@ -12,6 +12,7 @@ from learngene_zoo.plugin import (
     WrongCall,
     check_bounds,
     derive_seed,
+    name_option,
 )
 from lgzoo_baselines.trained.pretrain_finetune import (
     TRAINING,
@@ -158,7 +159,8 @@ def build_imitation_loss(
     if not isinstance(frozen, Teacher):
         raise WrongCall(
             f"tokens is {settings.tokens:g}, and only the answers are known of a teacher that is "
-            "no Vision Transformer or sees images of another size or normalisation; use --tokens 0"
+            "no Vision Transformer or sees images of another size or normalisation; use "
+            f"{name_option('tokens', 0)}"
         )
     assert isinstance(teacher, Descendant)  # `guide` returns a `Teacher` for no other type
     tokens = TokenLoss(spec, teacher.spec, derive_seed(run.seed, "tokens"))

@@ -30,6 +30,7 @@ from learngene_zoo.plugin import (
     Target,
     ViTSpec,
     WrongCall,
+    name_option,
 )
 from lgzoo_baselines.trained.scratch import ScratchExtractor, list_depths
 
@@ -165,7 +166,7 @@ def build_sinusoids(spec: ViTSpec) -> Tensor:
     if spec.width % 4:
         raise WrongCall(
             f"width is {spec.width}; sinusoidal positions need a multiple of 4 "
-            "(or --positions drawn)"
+            f"(or {name_option('positions', 'drawn')})"
         )
     quarter, side = spec.width // 4, torch.arange(spec.grid, dtype=torch.float64)
     rates = TEMPERATURE ** (-torch.arange(quarter, dtype=torch.float64) / quarter)

@@ -44,6 +44,7 @@ from learngene_zoo.plugin import (
     get_world_size,
     join,
     make_parameter_groups,
+    name_option,
     open_device,
     pool_words,
     remove_head,
@@ -450,7 +451,7 @@ def check_pieces(loader: Batches, recipe: Recipe) -> None:
         raise WrongCall(
             f"{loader.images} images cannot be shared by {get_world_size()} processes in "
             f"{recipe.accumulate} pieces each; "
-            "use fewer processes, or a smaller --accumulate"
+            f"use fewer processes, or a smaller {name_option('accumulate')}"
         )
 
 

@@ -26,6 +26,7 @@ from learngene_zoo.plugin import (
     WrongCall,
     compute_sha256,
     fetch_from_hub,
+    name_option,
     parse_details,
     read_card_licence,
 )
@@ -67,7 +68,7 @@ def import_checkpoint(
     if isinstance(config.spec, TextSpec):
         raise WrongCall(
             "released checkpoints predict image models, and the ancestry model takes texts; "
-            "choose another ancestry model, or leave out --released"
+            f"choose another ancestry model, or leave out {name_option('released')}"
         )
     path, release = fetch_checkpoint(reference, offline=run.offline)
     spec, state = read_hypernet(path)
