@@ -239,7 +239,7 @@ def test_a_mistyped_path_asks_nobody(
 def test_a_model_chooses_no_data_in_python(verb: Any, model: Path) -> None:
     edit(model, task="folder:/etc")
     for given in (model, load_descendant(model), assemble(SPEC, {}, seed=0, task="folder:/etc")):
-        with pytest.raises(WrongCall, match=r"only if you name it: add --task folder:/etc"):
+        with pytest.raises(WrongCall, match=r"only if you name it: add task=.folder:/etc."):
             verb(given)
 
 

@@ -109,7 +109,7 @@ def parse_target(repository: str, tag: str | None) -> Repository:
     except WrongCall:
         tagged = named
     if tagged.revision != tag or tagged.pinned or tag == BRANCH:
-        raise WrongCall(f"the tag {tag!r} is not the name of a version; write one such as v1.0")
+        raise WrongCall(f"the tag {tag!r} is not the name of a version; write a tag such as v1.0")
     return tagged
 
 

@@ -214,7 +214,7 @@ SIZES = [
             "layers, classes, image_size",
         ),
     ),
-    Case("expand learngene --max-params 1K", WRONG, ("1.00K parameters", "smallest", "2 layers")),
+    Case("expand learngene --max-params 1K", WRONG, ("1K parameters", "smallest", "2 layers")),
     Case("expand learngene --max-flops 10 --max-params 20M", WRONG, ("10 FLOPs", "smallest")),
     Case(
         "expand learngene --max-latency 1us", WRONG, ("at most 1us", "smallest", "on this machine")

@@ -231,9 +231,9 @@ def test_the_plan_of_a_long_call_advises_a_smaller_image_size(
 @pytest.mark.parametrize(
     ("pixels", "patch", "advice"),
     [
-        (518, 14, "images have 518 pixels: --image-size 224 needs about 1/5 of the time"),
-        (384, 16, "images have 384 pixels: --image-size 224 needs about 1/3 of the time"),
-        (450, 15, "images have 450 pixels: --image-size 210 needs about 1/5 of the time"),
+        (518, 14, "images have 518 pixels: image_size=224 needs about 1/5 of the time"),
+        (384, 16, "images have 384 pixels: image_size=224 needs about 1/3 of the time"),
+        (450, 15, "images have 450 pixels: image_size=210 needs about 1/5 of the time"),
         (240, 16, ""),
         (224, 16, ""),
     ],

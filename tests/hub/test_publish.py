@@ -484,7 +484,7 @@ def test_what_is_no_part_of_an_artifact_is_not_published(
         (["me/../you"], "is not the name of a Hub repository"),
         ([NAME, "--tag", "main"], "a tag such as v1.0"),
         ([NAME, "--tag", "a" * 40], "a tag such as v1.0"),
-        ([NAME, "--tag", "v 1"], "--tag 'v 1' is not the name of a version"),
+        ([NAME, "--tag", "v 1"], "the tag 'v 1' is not the name of a version"),
     ],
 )
 def test_wrong_names_are_refused_without_a_request(

@@ -183,7 +183,7 @@ def test_a_weight_of_the_class_token_that_has_no_effect_is_refused(spec: TextSpe
     pictures = load_family("vit").examples[0].with_(class_token=False, registers=0, pool="avg")
     pruning = PruningExtractor(each=Scoring(calibration=weighted))
     for extractor in (ClosedFormExtractor(each=weighted), pruning):
-        with pytest.raises(WrongCall, match="tokens of texts have the same weight; leave out --cl"):
+        with pytest.raises(WrongCall, match="tokens of texts have the same weight; leave out cl"):
             extractor.outline([spec])
         with pytest.raises(WrongCall, match="the ancestry model has no class token; leave out"):
             extractor.outline([pictures])

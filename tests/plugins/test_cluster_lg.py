@@ -133,7 +133,7 @@ def test_the_published_centroids_and_what_they_take() -> None:
     )
     assert shapes["blocks.4.attn.qkv.weight"] == (3 * 5 * 64, 768)
     assert "blocks.10.mlp.fc1.weight" not in shapes
-    with pytest.raises(WrongCall, match="leave out --released"):
+    with pytest.raises(WrongCall, match="leave out released"):
         with_settings(METHODS.load("cluster_lg").presets["paper"], {"released": True}).outline(
             [SPEC]
         )
@@ -267,6 +267,6 @@ def test_what_cannot_be_is_refused_in_one_line() -> None:
     with pytest.raises(BadFile, match="clusters of 1 and MLPs of 3 layers"):
         lg.expand(replace(extract(), config=lost), layers=2)
     centroids = replace(extract().config, details={**extract().config.details, "whole": False})
-    with pytest.raises(WrongCall, match="use --projection places"):
+    with pytest.raises(WrongCall, match=r"use projection=.places."):
         lg.expand(replace(extract(), config=centroids), layers=2, projection="clusters")
     assert lg.expand(replace(extract(), config=centroids), layers=2).spec.layers == 2

@@ -109,7 +109,7 @@ def test_with_tokens_a_student_learns_from_the_teachers_tokens_too(convolutional
     plain, ours = extract(share=1.0), extract(share=1.0, tokens=4.0)
     assert not torch.equal(ours.state["layers-1/norm.weight"], plain.state["layers-1/norm.weight"])
     assert set(ours.state) == set(plain.state)  # the maps between the tokens are not kept
-    with pytest.raises(WrongCall, match=r"tokens is 4, .*use --tokens 0"):
+    with pytest.raises(WrongCall, match=r"tokens is 4, .*use tokens=0"):
         extract(teacher=str(convolutional), tokens=4.0)
 
 

@@ -143,7 +143,7 @@ def test_scalers_learn_on_a_task_and_factors_stay(
     assert not torch.equal(learnt.state["head.weight"], plain.state["head.weight"])
     before, after = (model.state["blocks.0.attn.qkv.weight"] for model in (plain, learnt))
     assert not torch.equal(before, after)
-    with pytest.raises(WrongCall, match="name it with --task"):
+    with pytest.raises(WrongCall, match="name it with task"):
         with_settings(method.expander, learning)(learngene, Target(layers=2), Run())
 
 

@@ -379,8 +379,8 @@ def _extract(place: Path, ancestry: Ancestry, **settings: Any) -> Learngene:
         ({"tau": 0.0}, "tau is 0.0"),
         ({"low_levels": 4}, "low_levels is 4"),
         ({"blocks": 2}, "low_levels is 3, but an auxiliary model has only 2 blocks"),
-        ({"alpha": 1.0}, "with alpha 1 it has none; use --stitch ls"),
-        ({"low_levels": 0, "stitch": "pinv"}, "with low_levels 0 it has none; use --stitch ls"),
+        ({"alpha": 1.0}, "with alpha 1 it has none; use stitch=.ls."),
+        ({"low_levels": 0, "stitch": "pinv"}, "with low_levels 0 it has none; use stitch=.ls."),
     ],
 )
 def test_settings_out_of_bounds(settings: dict[str, Any], says: str) -> None:

@@ -188,12 +188,12 @@ def test_a_budget_is_kept(learngene: lg.Learngene, expander: PruningExpander) ->
         (
             PruningExpander(ranking="global", keep=0.2),
             {"heads": 3},
-            "--ranking global gives each block its own; leave out --heads",
+            "the ranking global gives each block its own; leave out heads",
         ),
         (
             PruningExpander(ranking="global", keep=0.5),
             {"mlp_ratio": 3.0},
-            "leave out --mlp-ratio, and name --keep or a budget",
+            "leave out mlp_ratio, and name keep or a budget",
         ),
     ],
 )

@@ -275,7 +275,7 @@ def test_pooling_by_attention_keeps_its_heads_beside_narrower_ones() -> None:
 
 def test_narrower_heads_need_images() -> None:
     learngene = extract_toy(SPEC)
-    with pytest.raises(WrongCall, match="head_dim needs images; leave out --no-compensate"):
+    with pytest.raises(WrongCall, match="head_dim needs images; leave out compensate=False"):
         lg.expand(learngene, expander=PruningExpander(head_dim=8, compensate=False))
 
 

@@ -265,7 +265,7 @@ def test_nothing_is_written_for_ancestries_that_cannot_be_stitched(
         )
     assert not list(tmp_path.iterdir())
     for count in (1, 4):
-        with pytest.raises(WrongCall, match=f"takes 2 to 3 ancestries .*not {count}"):
+        with pytest.raises(WrongCall, match=f"takes 2 to 3 ancestry models .*not {count}"):
             lifecycle.extract(
                 "snnet", ancestries=["narrow"] * count, tasks=["t"], out=tmp_path / "learngene"
             )

@@ -196,7 +196,7 @@ def test_another_ancestry_is_refused(reopened_learngene: Learngene) -> None:
 def test_an_ancestry_that_only_the_user_may_name_is_not_opened(
     reopened_learngene: Learngene,
 ) -> None:
-    with pytest.raises(WrongCall, match="opened only if you name it: add --ancestry"):
+    with pytest.raises(WrongCall, match="opened only if you name it: add ancestry="):
         lifecycle.expand(reopened_learngene, layers=3, task="mine")
 
 
@@ -262,7 +262,7 @@ def test_sizes_beyond_the_family_can_be_asked_for(learngene: Learngene) -> None:
         (
             {"width": 24},
             "width is 24, which is not a multiple of the head width of 16; choose 32, or give "
-            "--heads as well",
+            "heads as well",
         ),
         ({"width": 32, "heads": 5}, "5 heads do not divide a width of 32"),
         ({"width": 512}, "rows of the low-rank decoder's factors"),

@@ -321,7 +321,7 @@ def test_a_descendant_of_an_ancestry_with_frills_is_a_plain_vit() -> None:
 
 def test_an_ancestry_of_224_pixels_needs_more_rows_which_the_preset_gets() -> None:
     spec = replace(SPEC, layers=12, width=192, heads=3, image_size=224, patch_size=16)
-    with pytest.raises(WrongCall, match=r"would need 2048 rows .* larger --hypernet-chunk"):
+    with pytest.raises(WrongCall, match=r"would need 2048 rows .* larger hypernet_chunk"):
         TAL.presets["mini"].outline([spec])
     assert TAL.adapt_preset("mini", [spec]).outline([spec]).spec.image_size == 224
     assert TAL.presets["paper"].outline([spec]).spec.image_size == 224

@@ -274,7 +274,7 @@ def test_the_start_at_projections_refuses_other_than_plain_vits(
     change: dict[str, Any], obstacle: str
 ) -> None:
     specs = [tal_toy.build_ancestry().spec.with_(**change)]
-    with pytest.raises(WrongCall, match=f"has .*{obstacle}.* or --start noise"):
+    with pytest.raises(WrongCall, match=f"has .*{obstacle}.* or start=.noise."):
         build_extractor(start="projections", hypernet_widest=128).outline(specs)
     assert build_extractor().outline(specs)
 
@@ -302,7 +302,7 @@ def test_the_preset_starts_at_an_ancestry_model_wider_than_the_bundled_one(
 
 def test_the_start_at_projections_refuses_a_decoder_that_would_tile_them() -> None:
     spec = tal_toy.build_ancestry().spec
-    with pytest.raises(WrongCall, match=r"has 128 rows.*64; increase --hypernet-widest"):
+    with pytest.raises(WrongCall, match=r"has 128 rows.*64; increase hypernet_widest"):
         build_extractor(start="projections").outline([spec])
     assert build_extractor(start="projections", hypernet_widest=128).outline([spec])
     assert build_extractor().outline([spec])
@@ -399,5 +399,5 @@ def test_both_stages_train_the_fusion_and_the_projections(learngene: Learngene) 
 
 
 def test_an_ancestry_model_whose_largest_matrix_is_beyond_the_factors_is_refused() -> None:
-    with pytest.raises(WrongCall, match="increase --hypernet-chunk"):
+    with pytest.raises(WrongCall, match="increase hypernet_chunk"):
         build_extractor(hypernet_chunk=100).outline([tal_toy.build_ancestry().spec])

@@ -105,7 +105,7 @@ def test_what_the_shapes_do_not_say_is_as_in_the_papers(tmp_path: Path) -> None:
 
 def test_a_checkpoint_is_refused_for_an_ancestry_model_of_texts(tmp_path: Path) -> None:
     write_pickle(tmp_path / "ghn3.pt", build_official(CONV))
-    with pytest.raises(WrongCall, match=r"the ancestry model takes texts; .* leave out --released"):
+    with pytest.raises(WrongCall, match=r"the ancestry model takes texts; .* leave out released"):
         lifecycle.extract(
             "ghn3",
             ancestries="ancestry-words",

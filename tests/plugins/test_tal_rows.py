@@ -42,7 +42,7 @@ def test_an_ancestry_model_with_larger_tensors_gets_the_rows_that_it_needs(
     # 14 rows for each channel of a patch; 37 for those of positions of an image of 518 pixels
     needed = 384 * max(14, image_size // 14)
     assert adapted.hypernet.chunk == -(-needed // ROWS) * ROWS
-    with pytest.raises(WrongCall, match="--hypernet-chunk"):
+    with pytest.raises(WrongCall, match="hypernet_chunk"):
         method.extractor.outline(specs)
     fewer = replace(adapted, hypernet=replace(adapted.hypernet, chunk=needed - 1))
     with pytest.raises(WrongCall, match=f"would need {needed} rows"):
@@ -55,7 +55,7 @@ def test_a_plan_lists_the_sizes_of_the_adapted_preset(name: str, tmp_path: Path)
     folder = str(assemble(SMALL.with_(layers=1), {}, seed=0).save(tmp_path / "model"))
     widths = {member.spec.width for member in lifecycle.plan(name, ancestries=folder)}
     assert max(widths) == 384
-    with pytest.raises(WrongCall, match="--hypernet-chunk"):
+    with pytest.raises(WrongCall, match="hypernet_chunk"):
         lifecycle.plan(name, ancestries=folder, hypernet_chunk=1024)
 
 

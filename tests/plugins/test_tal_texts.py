@@ -275,7 +275,7 @@ def test_a_learngene_without_its_embeddings_is_refused() -> None:
 def test_models_wider_than_inherited_embeddings_are_refused_in_one_line() -> None:
     spec = SMALL.build_spec().for_inputs(TINY)
     check_target(spec, TINY, TINY)
-    with pytest.raises(WrongCall, match=r"width 32.*--hypernet-embeddings predicted") as refused:
+    with pytest.raises(WrongCall, match=r"width 32.*hypernet_embeddings=.predicted.") as refused:
         check_target(spec, TINY.with_(width=64), TINY)
     assert "\n" not in str(refused.value)
     check_target(spec.with_(embeddings="predicted"), TINY.with_(width=64), TINY)
@@ -429,7 +429,7 @@ def test_a_default_source_of_images_is_left_out_with_a_note(
         tasks,
     )
     assert notes == [
-        "there is no stage 1: forms is an image task, and the model takes texts; --source takes "
+        "there is no stage 1: forms is an image task, and the model takes texts; source takes "
         "a text task"
     ]
     meta_training.split_tasks(Curriculum(source=None), TINY, tasks, Run())

@@ -17,6 +17,7 @@ from learngene_zoo.families.picture_format import InputFormat
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.settings import Json, to_json
 from learngene_zoo.storage import StateDict
+from learngene_zoo.text import name_option
 
 TRANSFORMERS, OPEN_CLIP, DINOV2, TIMM = "transformers", "open_clip", "dinov2", "timm"
 # The kinds of each format; of a format with one kind, no name.
@@ -35,7 +36,6 @@ _HOME = {
 }
 # Parts that the user can choose instead where a format cannot express a model.
 OTHER_FORMATS = "use the format timm, or `lgzoo export` for ONNX or torch.export"
-WITHOUT_HEAD = "leave the head out, or use the format timm or `lgzoo export`"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +65,12 @@ class Convertible:
         table = get_table(self.spec)
         kept = {name: self.state[name] for name in self.state if not table.is_head(name)}
         return replace(self, spec=self.spec.with_(classes=0), state=kept, class_names=())
+
+
+def suggest_headless() -> str:
+    """Return the remedy for a head that a format cannot express."""
+    without = name_option("head", False)
+    return f"leave the head out with {without}, or use the format timm or `lgzoo export`"
 
 
 def write_record(model: Convertible, layout: str) -> dict[str, Json]:

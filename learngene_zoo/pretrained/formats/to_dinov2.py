@@ -28,11 +28,11 @@ from learngene_zoo.pretrained.formats.features import (
 from learngene_zoo.pretrained.formats.layout import (
     DINOV2,
     OTHER_FORMATS,
-    WITHOUT_HEAD,
     Convertible,
     LayoutFiles,
     PackageLayout,
     find_common_fault,
+    suggest_headless,
     write_record,
 )
 from learngene_zoo.settings import Json
@@ -57,7 +57,7 @@ def find_fault(model: Convertible) -> str:
     if feature:
         return f"it has {feature}, unlike DinoVisionTransformer; {OTHER_FORMATS}"
     if spec.classes:
-        return f"checkpoints of DINOv2 have no head; {WITHOUT_HEAD}"
+        return f"checkpoints of DINOv2 have no head; {suggest_headless()}"
     gated = spec.mlp == "swiglu_packed"
     if spec.norm_eps != 1e-6 or spec.activation != ("silu" if gated else "gelu"):
         return (

@@ -35,11 +35,11 @@ from learngene_zoo.pretrained.formats.features import (
 from learngene_zoo.pretrained.formats.layout import (
     OPEN_CLIP,
     OTHER_FORMATS,
-    WITHOUT_HEAD,
     Convertible,
     LayoutFiles,
     PackageLayout,
     find_common_fault,
+    suggest_headless,
     write_record,
 )
 from learngene_zoo.pretrained.formats.preprocessing import (
@@ -117,7 +117,7 @@ def _find_fault(model: Convertible) -> str:
     if int(spec.width * (spec.hidden / spec.width)) != spec.hidden:
         return f"its MLPs are {spec.hidden} wide, which no mlp_ratio gives; {OTHER_FORMATS}"
     if spec.classes and model.state["head.bias"].any():
-        return f"its head has a bias, which the projection of open_clip lacks; {WITHOUT_HEAD}"
+        return f"its head has a bias, which the projection of open_clip lacks; {suggest_headless()}"
     if spec.pool not in ("token", "avg") or (spec.pool == "avg" and spec.pool_prefix):
         return f"it has pool {spec.pool!r}; {OTHER_FORMATS}"
     return find_fault_for_open_clip(model.images)

@@ -35,11 +35,11 @@ from learngene_zoo.pretrained.formats.features import (
 from learngene_zoo.pretrained.formats.layout import (
     OTHER_FORMATS,
     TRANSFORMERS,
-    WITHOUT_HEAD,
     Convertible,
     LayoutFiles,
     PackageLayout,
     find_common_fault,
+    suggest_headless,
     write_record,
 )
 from learngene_zoo.pretrained.formats.preprocessing import (
@@ -145,16 +145,16 @@ def _find_head_fault(kind: TransformersKind, model: Convertible) -> str:
     if not spec.classes:
         return ""
     if not kind.classifier:
-        return f"transformers has no {kind.model} with a head; {WITHOUT_HEAD}"
+        return f"transformers has no {kind.model} with a head; {suggest_headless()}"
     if kind.head == "projection" and "head.bias" in model.state and model.state["head.bias"].any():
-        return f"its head has a bias, unlike that of {kind.classifier}; {WITHOUT_HEAD}"
+        return f"its head has a bias, unlike that of {kind.classifier}; {suggest_headless()}"
     pools = {"both": ("token", "avg"), "projection": ("token",)}.get(kind.head, (kind.head,))
     includes_prefix = spec.pool == "avg" and getattr(spec, "pool_prefix", False)
     if spec.pool not in pools or (includes_prefix and spec.prefix_tokens):
         words = {"token": "the class token", "avg": "the mean of the patches"}
         return (
             f"its head reads pool {spec.pool!r}, and that of {kind.classifier} "
-            f"{' and '.join(words[pool] for pool in pools)}; {WITHOUT_HEAD}"
+            f"{' and '.join(words[pool] for pool in pools)}; {suggest_headless()}"
         )
     return ""
 
