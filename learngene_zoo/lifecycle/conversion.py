@@ -105,10 +105,8 @@ def convert(
         check_type("format", format, str)
         split_format(format)
     if images is not None and not keep_interface:
-        raise WrongCall(
-            f"the images {images!r:.60} are used only to compare tokens; add "
-            f"{name_option('keep_interface', True)}"
-        )
+        remedy = f"add {name_option('keep_interface', True)}"
+        raise WrongCall(f"the images {images!r:.60} are used only to compare tokens; {remedy}")
     ancestry = _parse_source(ancestry)
     folder = model if isinstance(model, (str, Path)) else model.folder
     check_apart(out, *(Path(source) for source in (folder, ancestry) if source is not None))

@@ -28,15 +28,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Self
 
-from learngene_zoo.plugin import (
-    FLAT,
-    Extractor,
-    LearngeneConfig,
-    Method,
-    ViTSpec,
-    WrongCall,
-    name_option,
-)
+from learngene_zoo.plugin import FLAT, Extractor, LearngeneConfig, Method, ViTSpec, WrongCall
 from lgzoo_tal import logah
 from lgzoo_tal.config import (
     PUBLISHED,
@@ -133,8 +125,7 @@ class PithExtractor(Extractor):
         if rows > self.hypernet.chunk:
             raise WrongCall(
                 f"the ancestry model's largest matrix has {rows} rows, but the factors of P and Q "
-                f"have {self.hypernet.chunk}; increase "
-                f"{name_option('hypernet_chunk')}"
+                f"have {self.hypernet.chunk}; increase hypernet_chunk"
             )
         if self.start == "projections":
             check_projections(ancestry, self.hypernet.widest)
@@ -216,13 +207,13 @@ def check_projections(ancestry: Spec, widest: int) -> None:
     if first is not None:
         raise WrongCall(
             f"the ancestry model has {first}, which the start projections does not inherit; choose "
-            f"a plain ViT with a class token, or {name_option('start', 'noise')}"
+            "a plain ViT with a class token, or the start noise"
         )
     rows = count_matrix_rows(ancestry)
     if rows > widest:
         raise WrongCall(
             f"the ancestry model's largest matrix has {rows} rows, but with the start projections "
-            f"the decoder predicts {widest}; increase {name_option('hypernet_widest')}"
+            f"the decoder predicts {widest}; increase hypernet_widest"
         )
 
 

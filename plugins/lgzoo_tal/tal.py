@@ -29,15 +29,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Self
 
-from learngene_zoo.plugin import (
-    FLAT,
-    Extractor,
-    LearngeneConfig,
-    Method,
-    TextSpec,
-    WrongCall,
-    name_option,
-)
+from learngene_zoo.plugin import FLAT, Extractor, LearngeneConfig, Method, TextSpec, WrongCall
 from lgzoo_tal import logah
 from lgzoo_tal.config import (
     PUBLISHED,
@@ -115,8 +107,8 @@ class TalExtractor(Extractor):
         check_recipes(self.training, self.tuning)
         if self.guidance and self.curriculum.source is None:
             raise WrongCall(
-                "there is no stage 1 to guide without a source task; use "
-                f"{name_option('guidance', False)}, or choose a {name_option('source')}"
+                "there is no stage 1 to guide without a source task; choose one, or do without "
+                "guidance"
             )
 
     def adapt(self, ancestries: Sequence[Spec]) -> Self:
