@@ -1,6 +1,7 @@
 """Errors that a user can cause. A message states the input, the expectation and the remedy.
 
-A remedy that is an argument is named as in Python (`force=True`); the command line translates it.
+`text.name_option` names an argument in a remedy, as in Python or as an option of the command line.
+The errors of this module name `force=True` and `Run(resume=True)`, which the command line translates.
 """
 
 import errno

@@ -66,7 +66,7 @@ def export(
         "format": exported.format,
         "dtype": exported.dtype,
         "bytes": exported.bytes,
-        "difference": describe_difference(exported.difference, job),
+        "difference": _describe_difference(exported.difference, job),
     }
     if exported.task is not None:
         facts |= {
@@ -81,7 +81,7 @@ def export(
     print_row({**facts, "path": str(out)}, job.as_json)
 
 
-def describe_difference(value: float | None, job: Job) -> Json:
+def _describe_difference(value: float | None, job: Job) -> Json:
     """Return the largest difference from the model: the number for JSON, else with its unit."""
     return value if job.as_json or value is None else f"at most {value:.2g} in any output"
 
@@ -196,7 +196,7 @@ def convert(
         force=job.force,
     )
     lists: dict[str, tuple[str, ...]] = {"changes": result.changes, "left_out": result.left_out}
-    difference = describe_difference(result.difference, job)
+    difference = _describe_difference(result.difference, job)
     facts: dict[str, Json] = {"format": result.format, "difference": difference}
     if result.agreement is not None:
         facts |= vars(result.agreement)
