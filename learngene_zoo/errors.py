@@ -1,7 +1,7 @@
 """Errors that a user can cause. A message states the input, the expectation and the remedy.
 
-`text.name_option` names an argument in a remedy, as in Python or as an option of the command line.
-The errors of this module name `force=True` and `Run(resume=True)`, which the command line translates.
+`text.name_option` names an argument in a remedy: as in Python, or as an option of the command line.
+`force=True`, `out=PATH` and `Run(resume=True)` are written as such; the command line replaces them.
 """
 
 import errno
