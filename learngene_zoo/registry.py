@@ -232,7 +232,7 @@ class Plugins(Generic[T]):
             is_setting = isinstance(error, TypeError) and "unexpected keyword argument" in str(
                 error
             )
-            hint = " (is it a field of the class, with an annotation?)" if is_setting else ""
+            hint = " (is it an annotated field of a dataclass?)" if is_setting else ""
             raise BadFile(
                 f"{words} {needed}fails to import: {type(error).__name__}: {error}{hint}{remedy}"
             ) from error

@@ -261,10 +261,12 @@ PLAIN = (bool, int, float, str, Path, tuple, type(None))
 def find_lost_settings(settings: Any) -> Iterator[str]:
     """Yield the values in the classes of a record, and of nested ones, that are not its fields.
 
+    `settings` is a record, or its class, whose nested records are those of the defaults.
+
     Python ignores a value without an annotation, and every value in a subclass that is not
     decorated with `dataclass`. Constants have a name that begins with `_`, or `ClassVar`.
     """
-    cls: type = type(settings)
+    cls: type = settings if isinstance(settings, type) else type(settings)
     hints = _get_hints(cls)
     for kind in filter(dataclasses.is_dataclass, cls.__mro__):
         is_decorated = "__dataclass_params__" in vars(kind)
@@ -282,7 +284,7 @@ def find_lost_settings(settings: Any) -> Iterator[str]:
                 )
                 yield f"{name!r} of {kind.__qualname__}; {remedy}"
     for field in dataclasses.fields(settings):
-        value = getattr(settings, field.name)
+        value = getattr(settings, field.name, None)
         if dataclasses.is_dataclass(value):
             yield from find_lost_settings(value)
 

@@ -19,7 +19,7 @@ from learngene_zoo.artifacts.learngene import Learngene, load_learngene
 from learngene_zoo.artifacts.records import SOURCES, parse_reference
 from learngene_zoo.errors import Unavailable, WrongCall, ZooError, refuse_unknown
 from learngene_zoo.families.family import get_table
-from learngene_zoo.families.text_format import TextFormat, read_tokenizer
+from learngene_zoo.families.text_format import TextFormat
 from learngene_zoo.method.contract import Method
 from learngene_zoo.method.installed import METHODS, find_method
 from learngene_zoo.method.sizes import SIZES
@@ -190,7 +190,9 @@ def build(
             model = descendant.model()
         model.label_names = list(descendant.class_names)
         if isinstance(descendant.input_format, TextFormat):
-            model.tokenizer = _build_tokenizer(descendant.input_format)
+            from learngene_zoo.tasks.texts.encoding import build_tokenizer
+
+            model.tokenizer = build_tokenizer(descendant.input_format)
         return model.to(model_device)
 
 
@@ -243,16 +245,6 @@ def _find_device(device: str | torch.device | None) -> torch.device:
     if count is not None and (named.index or 0) >= count():
         raise Unavailable(f"this machine has no device {named}; use device='cpu'")
     return named
-
-
-def _build_tokenizer(form: TextFormat) -> Any:
-    """Return the tokenizer of a format, which pads on the right and truncates."""
-    from learngene_zoo.tasks.texts.encoding import load_tokenizer
-
-    tokenizer = load_tokenizer(read_tokenizer(form.tokenizer))
-    tokenizer.enable_truncation(form.tokens)
-    tokenizer.enable_padding(pad_id=form.pad, pad_token=tokenizer.id_to_token(form.pad))
-    return tokenizer
 
 
 def _choose_classes(gene: Learngene, task: str | None, sizes: Mapping[str, Any]) -> dict[str, int]:

@@ -26,7 +26,9 @@ from contract_toy import (
 )
 
 from learngene_zoo.artifacts.descendant import assemble
+from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.errors import BadPlugin, WrongCall
+from learngene_zoo.method.checks import check_learngene
 from learngene_zoo.method.contract import Extractor, Method
 from learngene_zoo.method.installed import METHODS
 from learngene_zoo.method.sizes import Member
@@ -301,6 +303,19 @@ def test_details_that_their_type_cannot_read_are_caught() -> None:
         outline=lambda self, ancestries: replace(Keep().outline(ancestries), details={"kept": 3})
     )
     assert_breaks(undeclared, "writes details; declare their type")
+
+
+@pytest.mark.parametrize(
+    ("loss", "says"),
+    [
+        (float("nan"), r"returned the details field losses\[1\] of nan; expected a finite number"),
+        (torch.ones(()), "losses.1. of type torch.Tensor; expected numbers or texts"),
+    ],
+)
+def test_details_that_cannot_be_written_are_named(loss: object, says: str) -> None:
+    config = replace(Keep().outline([make_tiny_ancestry().spec]), details={"losses": [1.0, loss]})
+    with pytest.raises(BadPlugin, match=says):
+        check_learngene("toy", Learngene(config=config, state={}))
 
 
 STEPS: list[int] = []

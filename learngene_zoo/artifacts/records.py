@@ -27,7 +27,7 @@ from learngene_zoo.settings import (
     from_json,
     to_json,
 )
-from learngene_zoo.text import MAX_PATH_LENGTH, check_name, is_text
+from learngene_zoo.text import MAX_PATH_LENGTH, check_name, is_text, quote_path
 from learngene_zoo.version import __version__
 
 FORMAT = 1
@@ -268,11 +268,12 @@ def check_not_transformers(data: Mapping[str, Json], where: str | Path) -> None:
     """
     check_not_converted(data, where)
     if "model_type" in data and not data.keys() & {"format", "architecture", "learngene"}:
+        path = Path(where)
+        folder = quote_path(path.parent) if path.is_file() else "FOLDER"
         raise BadFile(
-            f"{where} is of a pretrained model in transformers' layout, which this package did not "
-            "make; if it is a supported one (docs/ancestries.md), name its folder as the ancestry "
-            "model: lgzoo extract closed_form --ancestry FOLDER (what its features know: lgzoo "
-            "evaluate FOLDER --probe ridge)"
+            f"{where} is of a pretrained model in transformers' layout; its features are evaluated "
+            f"by lgzoo evaluate {folder} --task TASK --probe ridge, and learngenes are extracted "
+            f"from it by lgzoo extract closed_form --ancestry {folder} (docs/ancestries.md)"
         )
 
 

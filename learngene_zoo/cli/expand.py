@@ -199,12 +199,15 @@ def _is_like(spec: Spec, other: Spec) -> bool:
 def _describe_size(descendant: Descendant) -> str:
     """Return a summary of the size."""
     from learngene_zoo.families.family import count_cost
+    from learngene_zoo.families.text_spec import TextSpec
 
-    size_cost = count_cost(descendant.spec)
+    spec = descendant.spec
+    size_cost = count_cost(spec)
+    length = f" for {spec.tokens} tokens" if isinstance(spec, TextSpec) else ""
     return (
-        f"{count_noun(descendant.spec.layers, 'layer')} of width {descendant.spec.width}, "
+        f"{count_noun(spec.layers, 'layer')} of width {spec.width}, "
         f"{format_count(size_cost.params)} parameters, "
-        f"{format_count(size_cost.flops)} FLOPs"
+        f"{format_count(size_cost.flops)} FLOPs{length}"
     )
 
 

@@ -116,7 +116,7 @@ def refuse_all(
     least = min(members, key=lambda member: member.cost(convention))
     cost = least.cost(convention)
     sizes = [
-        count_noun(least.spec.layers, "layer"),
+        f"{count_noun(least.spec.layers, 'layer')} of width {least.spec.width}",
         f"{format_count(cost.params)} parameters ({cost.params})",
         *filter(None, [describe(cost)]),
     ]

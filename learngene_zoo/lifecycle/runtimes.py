@@ -28,7 +28,7 @@ from learngene_zoo.atomic import new_file
 from learngene_zoo.errors import BadFile, Unavailable
 from learngene_zoo.families.picture_format import InputFormat
 from learngene_zoo.families.tensors import make_example_inputs
-from learngene_zoo.families.text_format import TextFormat, Tokens, read_tokenizer
+from learngene_zoo.families.text_format import TextFormat, Tokens
 from learngene_zoo.lifecycle.runtime_checks import (
     BATCHES,
     Runner,
@@ -55,7 +55,7 @@ from learngene_zoo.pretrained.exported_inputs import (
 from learngene_zoo.runs.progress import report_activity
 from learngene_zoo.runs.run import open_device
 from learngene_zoo.settings import Json, to_json
-from learngene_zoo.tasks.texts.encoding import Encoder
+from learngene_zoo.tasks.texts.encoding import Encoder, build_tokenizer
 from learngene_zoo.training.evaluate import check_head
 
 if TYPE_CHECKING:
@@ -222,7 +222,7 @@ def describe_inputs(form: InputFormat | TextFormat, pairs: Json = None) -> dict[
             "pairs": pairs,
             "pair_separator_id": separator,
         }
-        return {"preprocessing": facts, TOKENIZER: read_tokenizer(form.tokenizer)}
+        return {"preprocessing": facts, TOKENIZER: build_tokenizer(form).to_str()}
     return {
         "preprocessing": {
             "input_size": [form.channels, form.image_size, form.image_size],

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -53,7 +54,8 @@ def check_built(expander: Expander, spec: Spec, target: Target, built_spec: Spec
             kind, got = type(expander), getattr(built_spec, name)
             raise BadPlugin(
                 f"{kind.__module__}.{kind.__qualname__} built a model with {name} {got} instead of "
-                f"{value}; `axes` of an expander holds the sizes that it can change, and no others"
+                f"{value}; an expander builds the sizes that are asked for, raises WrongCall, or "
+                f"does not have {name} in its `axes`"
             )
 
 
@@ -70,12 +72,14 @@ def check_layer_decay(extractor: Extractor, ancestries: Sequence[Spec]) -> None:
 
 
 def check_learngene(name: str, learngene: Learngene) -> None:
-    """Raise `BadPlugin` for a tensor of the learngene of a method that could not be read again.
+    """Raise `BadPlugin` for tensors or details of a method that could not be read again.
 
     Tensors that are still in a file are not read: reading them checks that they are finite.
     """
     for tensor_name, fault in _find_faults_of_tensors(learngene.state):
         raise BadPlugin(f"{describe_method(name)} returned the tensor {tensor_name} {fault}")
+    for field_name, fault in _find_faults_of_details(getattr(learngene.config, "details", {})):
+        raise BadPlugin(f"{describe_method(name)} returned the details field {field_name} {fault}")
 
 
 def check_descendant(name: str, descendant: Descendant) -> None:
@@ -175,6 +179,24 @@ def _find_faults_of_tensors(state: StateDict) -> Iterator[tuple[object, str]]:
             yield name, f"of type {tensor.dtype}; expected floating-point numbers of 16 to 64 bits"
         elif not is_finite(tensor.detach()):
             yield name, "with values that are not finite; expected finite numbers"
+
+
+def _find_faults_of_details(value: object, name: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the names of values that JSON cannot express, each with the value and the expectation.
+
+    `name` is that of the value; parts of a value are named as `loss[2]` or `stage.loss`.
+    """
+    if isinstance(value, Mapping):
+        for key, part in value.items():
+            yield from _find_faults_of_details(part, f"{name}.{key}" if name else str(key))
+    elif isinstance(value, list | tuple):
+        for index, part in enumerate(value):
+            yield from _find_faults_of_details(part, f"{name}[{index}]")
+    elif isinstance(value, float) and not math.isfinite(value):
+        yield name, f"of {value}; expected a finite number"
+    elif not isinstance(value, str | int | float | None):
+        kind = type(value)
+        yield name, f"of type {kind.__module__}.{kind.__qualname__}; expected numbers or texts"
 
 
 def list_members(config: LearngeneConfig, expander: Expander, target: Target) -> list[Member]:

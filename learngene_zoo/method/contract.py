@@ -305,6 +305,8 @@ def _find_faults(method: Method) -> Iterator[str]:
         isinstance(method.details, type) and is_dataclass(method.details)
     ):
         yield f"details is {method.details!r}; expected a dataclass or None"
+    elif method.details is not None:
+        yield from _find_faults_of_details(method.details)
     if method.plot is not None and not (isinstance(method.plot, str) and ":" in method.plot):
         yield f"plot is {method.plot!r}; expected 'package.module:function' or None"
     if not all(isinstance(preset, Finetuning) for preset in method.finetuning.values()):
@@ -319,6 +321,14 @@ def _is_range(numbers: Any) -> bool:
         return least >= 0 and (most is None or most >= least)
     except (TypeError, ValueError):
         return False
+
+
+def _find_faults_of_details(details: type) -> Iterator[str]:
+    for fault in find_lost_settings(details):
+        yield f"a value of the details is not stored: {fault}"
+    for entry in fields(details):
+        if not entry.init:
+            yield f"the field {entry.name} of the details has init=False and cannot be read again"
 
 
 def _find_faults_of_presets(presets: Any) -> Iterator[str]:

@@ -56,7 +56,7 @@ from learngene_zoo.storage import (
     read_weight_map,
     refuse_pickle,
 )
-from learngene_zoo.text import name_option
+from learngene_zoo.text import name_option, quote_path
 
 _TEXT_CLASSIFIER = "ForSequenceClassification"  # the end of the names of classifiers
 _WEIGHTS = (WEIGHTS, INDEX)  # names of the files of weights
@@ -355,7 +355,8 @@ def _read_local_config(reference: str) -> tuple[_Description, Path]:
             f"write {weights}#ARCHITECTURE to say which timm model it is"
         )
     if config and "method" in config and "architecture" not in config:
-        raise BadFile(f"{path} is a learngene, not an ancestry model")
+        remedy = f"build models from it with `lgzoo expand {quote_path(path)}`"
+        raise BadFile(f"{path} is a learngene, not an ancestry model; {remedy}")
     description = _read_description(config, folder)
     return description, find_local_weights(path, description.weights) if path.is_dir() else path
 

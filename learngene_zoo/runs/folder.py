@@ -158,9 +158,11 @@ def check_start(out: str | Path | None, run: Run, force: bool) -> None:
 
 
 def _describe_unfinished(folder: Path) -> str:
+    verb = _read(folder).get("verb")
+    kind = f" ({verb})" if isinstance(verb, str) else ""
     return (
-        f"an unfinished run is in {show_path(folder)}; continue it with Run(resume=True) or start "
-        "over with force=True"
+        f"an unfinished run is in {show_path(folder)}{kind}; continue it with Run(resume=True) or "
+        "start over with force=True"
     )
 
 

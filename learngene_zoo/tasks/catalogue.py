@@ -21,6 +21,7 @@ from learngene_zoo.artifacts.own_data import (
 from learngene_zoo.artifacts.records import TASKS, is_own_data, parse_reference
 from learngene_zoo.errors import (
     BadData,
+    BadPlugin,
     WrongCall,
     ZooError,
     find_nearest,
@@ -103,11 +104,19 @@ def build_task(
         class_names: the names of the classes.
         open_split: opens "train", "validation" or "test".
         changes: fields that are known only once the data is read.
+
+    Raises:
+        BadPlugin: for another number of class names than classes.
     """
     shared = {name: value for name, value in vars(entry).items() if name != "description"}
-    return Task(
-        **{**shared, "class_names": tuple(class_names), "open_split": open_split, **changes}
-    )
+    names = tuple(class_names)
+    task = Task(**{**shared, "class_names": names, "open_split": open_split, **changes})
+    if len(task.class_names) != task.classes:
+        raise BadPlugin(
+            f"the suite of {entry.name} gives it {len(task.class_names)} class names and "
+            f"{task.classes} classes; expected a name for each class"
+        )
+    return task
 
 
 def split_sizes(train: int, validation: int, test: int) -> dict[str, int]:

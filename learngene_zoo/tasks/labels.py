@@ -157,7 +157,7 @@ def refuse_label_columns(features: Mapping[str, Any], name: str) -> BadData:
             f"{name}: column {odd!r} is of type {describe_type(features[odd])}; store {EXPECTED}"
         )
     kind = name.partition(":")[0]
-    named = f", or name another one: {kind}:PATH:label=NAME" if kind in NAMING else ""
+    named = f", or name another one: {name}:label=COLUMN" if kind in NAMING else ""
     header = " (the first row is read as the header)" if kind == "csv" else ""
     return NoLabels(
         f"{name} has no label column, only {', '.join(features)}; call it 'label'{named}{header}"

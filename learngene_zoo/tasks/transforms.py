@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from learngene_zoo.errors import BadData, WrongCall
+from learngene_zoo.errors import BadData, BadPlugin, WrongCall
 from learngene_zoo.families.picture_format import (
     USUAL_VIEW,
     InputFormat,
@@ -52,9 +52,13 @@ LUMINANCE = (0.299, 0.587, 0.114)  # ITU-R BT.601
 def check_samples(got: Any, task: Task, indices: Sequence[int]) -> Samples:
     """Convert what `Split.__getitems__` returns for `indices` to `Samples`, and check it.
 
-    Raises `BadData` that names the image whose mask or attributes do not fit the task.
+    Raises `BadData` that names the image whose mask or attributes do not fit the task, and
+    `BadPlugin` for images of another type.
     """
     samples = got if isinstance(got, Samples) else Samples(got)
+    for image in samples.images[:1]:
+        if image.dtype != torch.uint8:
+            raise BadPlugin(f"{task.name} has images of {image.dtype}; expected torch.uint8")
     if task.dense:
         _check_masks(samples, task, indices)
     if task.attributes:

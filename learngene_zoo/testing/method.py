@@ -19,6 +19,7 @@ from learngene_zoo.families.text_spec import TextSpec
 from learngene_zoo.method.contract import Expander, Extractor, Method
 from learngene_zoo.method.installed import METHODS
 from learngene_zoo.pretrained.ancestry import Ancestry
+from learngene_zoo.registry import METHOD_GROUP
 from learngene_zoo.settings import from_json, list_settings, to_json
 from learngene_zoo.tasks import catalogue
 from learngene_zoo.tasks.task import Task
@@ -37,6 +38,7 @@ from learngene_zoo.testing.laws import (
     describe,
     make_tiny_ancestry,
     make_tiny_task,
+    report_broken_law,
     report_broken_promise,
     require,
 )
@@ -60,6 +62,7 @@ def check_method(
             extractor's outline can refuse all but the first).
         tasks: tasks to extract from (default: tiny ones).
     """
+    check_registration(method)
     check_import(method)
     with report_broken_promise(
         method, "its settings survive JSON and hide no option of the command line"
@@ -90,10 +93,27 @@ def check_method(
             check_shape(case)
 
 
+def check_registration(method: Method) -> None:
+    """Check that a method is registered under its name."""
+    with report_broken_law(
+        method,
+        "is not registered under its name (install its package, with an entry point of this name "
+        f"in the group {METHOD_GROUP})",
+        WrongCall,
+    ):
+        registered = METHODS.load(method.name)
+    require(
+        registered == method,
+        method,
+        f"is not the one that is registered under this name ({registered.title!r}); give it "
+        "another name, or name its record in the entry point",
+    )
+
+
 def check_import(method: Method) -> None:
     """Check that the module of a registered method imports none of `SLOW`, in a new process."""
     reference = METHODS.references().get(method.name, "")
-    if not reference or METHODS.load(method.name) != method:
+    if not reference:  # one that a test has put in place of the registered ones
         return
     code = (
         "import importlib, sys; importlib.import_module(sys.argv[1]); "
@@ -112,7 +132,7 @@ def check_import(method: Method) -> None:
         not imported,
         method,
         f"imports {', '.join(imported)} with its module {module}, so that every listing waits for "
-        "it; import it in the functions that need it",
+        "it; import heavy modules in the functions that need them",
     )
 
 

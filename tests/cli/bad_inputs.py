@@ -246,7 +246,7 @@ PLACES = [
     Case(
         "expand learngene --layers 2",
         FAILED,
-        ("transformers' layout", "--ancestry FOLDER"),
+        ("transformers' layout", "--ancestry learngene"),
         lambda folder: (folder / CONFIG).write_text('{"model_type": "dinov2"}'),
     ),
     Case(

@@ -135,8 +135,8 @@ CALLS = {
     "finetune -o begun": (
         1,
         (
-            "error: an unfinished run is in begun.run; continue it with --resume or start over with"
-            " --force\n"
+            "error: an unfinished run is in begun.run (x); continue it with --resume or start over "
+            "with --force\n"
         ),
     ),
     "extract frist_k -o new": (2, "error: no method named 'frist_k'; did you mean first_k?\n"),
@@ -257,7 +257,7 @@ CALLS = {
             "expand closed_form --max-params 10 -o new",
             "expand closed_form --max-params 10 --task digits -o new",
         ),
-        (2, "error: no descendant fits within 10 parameters; the smallest has 1 layer, "),
+        (2, "error: no descendant fits within 10 parameters; the smallest has 1 layer of width "),
     ),
     "plot first_k -o new.png": (
         2,
@@ -300,14 +300,14 @@ CALLS = {
         ),
         (
             2,
-            "error: no descendant fits within 5K parameters; the smallest has 1 layer, 19.85K "
-            "parameters (19850) and 334.18K FLOPs (334176)\n",
+            "error: no descendant fits within 5K parameters; the smallest has 1 layer of width "
+            "32, 19.85K parameters (19850) and 334.18K FLOPs (334176)\n",
         ),
     ),
     "shrink --task folder:photos --max-params 5K --plan": (
         2,
         "error: no descendant fits within 5K parameters; even without a head the smallest has "
-        "1 layer, ",
+        "1 layer of width ",
     ),
     "shrink --task digits --max-params 5M --plan": (
         2,

@@ -655,7 +655,7 @@ def test_arms_that_end_below_their_start_are_named() -> None:
     text = captions.describe_losses(summarise(worse))
     assert text.startswith("1 of 6 averages")
     harmful = captions.describe_losses(summarise([replace(row, untrained=1.0) for row in worse]))
-    assert harmful.startswith("this training harms most arms: 6 of 6 averages")
+    assert harmful.startswith("this training harms all arms: 6 of 6 averages")
     assert "lsamd shuffled: 95.0 to 43.5" in text
     # the warning is below the table of the arms, above the comparisons
     assert tables.build_compact_tables(summarise(worse))[-1].note == text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from importlib.metadata import EntryPoints
 from pathlib import Path
 from typing import Any
@@ -124,6 +124,17 @@ def test_a_broken_plugin_is_reported_and_disturbs_nobody(
 SCRATCH = METHODS.load("scratch")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Unannotated:
+    kept: int = 1
+    loss = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unread:
+    loss: float = field(default=0.0, init=False)
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
@@ -140,6 +151,11 @@ SCRATCH = METHODS.load("scratch")
         ({"ancestries": 1}, "ancestries is 1; expected the least"),
         ({"name": "two words"}, "name is 'two words'; expected letters, digits"),
         ({"details": {"kept": 3}}, "details is .*; expected a dataclass or None"),
+        (
+            {"details": Unannotated},
+            "the details is not stored: 'loss' of Unannotated; annotate it with its type",
+        ),
+        ({"details": Unread}, "the field loss of the details has init=False and cannot be read"),
         ({"plot": "draw"}, "plot is 'draw'; expected 'package.module:function'"),
         ({"presets": {"mini": SCRATCH.extractor}}, "lacks the preset smoke"),
         (

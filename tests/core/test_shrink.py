@@ -603,12 +603,21 @@ def test_max_drop_alone_tries_the_smallest_ones_near_the_original(
     )
 
 
+def test_a_missing_bound_is_named_before_an_existing_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("shrunk").mkdir()
+    with pytest.raises(WrongCall, match="no bound is given"):
+        lg.shrink(task="digits")
+
+
 @pytest.mark.parametrize(
     ("changes", "error", "words"),
     [
         ({"max_params": None}, WrongCall, "no bound is given"),
         ({"task": None}, WrongCall, "no images are given"),
-        ({"max_params": 10}, WrongCall, r"the smallest has 1 layer, .* parameters \("),
+        ({"max_params": 10}, WrongCall, r"the smallest has 1 layer of width .* parameters \("),
         ({"max_params": 10**9}, WrongCall, "the model itself is within the budget"),
         (
             {"max_megabytes": 0.0001, "max_params": None},

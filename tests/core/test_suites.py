@@ -18,7 +18,7 @@ from click.testing import CliRunner
 
 from learngene_zoo.cli.main import main
 from learngene_zoo.cli.new_plugin import render_package
-from learngene_zoo.errors import BadFile, Unavailable, WrongCall
+from learngene_zoo.errors import BadFile, BadPlugin, Unavailable, WrongCall
 from learngene_zoo.tasks import catalogue
 from learngene_zoo.tasks.catalogue import Suite, build_task, split_sizes
 from learngene_zoo.tasks.task import Entry, HubSource, Samples, Task
@@ -244,6 +244,11 @@ def open_changed(entry: Entry, changes: dict[str, Any], **of_split: Any) -> Task
     return replace(build_task(entry, ("even", "odd"), split), **changes)
 
 
+def test_a_task_has_a_name_for_each_class() -> None:
+    with pytest.raises(BadPlugin, match="noise gives it 3 class names and 2 classes; expected"):
+        build_task(ENTRY, ("even", "odd", "zero"), lambda name: Noise(seed=0, count=1))
+
+
 @pytest.fixture
 def register_suite(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Suite]]:
     """Return a function that registers a suite whose only task differs from a valid one as given."""
@@ -281,7 +286,10 @@ LAWS: list[tuple[dict[str, Any], str]] = [
         {"of_split": {"labels_from": 1}},
         r"has the label \[2\] in train of noise, which has 2 classes",
     ),
-    ({"of_split": {"dtype": torch.float32}}, r"has an image of torch.float32 \(3, 8, 8\)"),
+    (
+        {"of_split": {"dtype": torch.float32}},
+        "noise has images of torch.float32; expected torch.uint8",
+    ),
     (
         {"of_split": {"global_state": True}},
         "draws from the global random state to read train of noise",

@@ -149,8 +149,8 @@ session = onnxruntime.InferenceSession(sys.argv[1])
 facts = session.get_modelmeta().custom_metadata_map
 texts = json.loads(facts["preprocessing"])
 tokenizer = Tokenizer.from_str(facts["tokenizer"])
-tokenizer.enable_truncation(texts["tokens"])
-tokenizer.enable_padding(pad_id=texts["pad_token_id"])
+assert tokenizer.truncation["max_length"] == texts["tokens"]
+assert tokenizer.padding["pad_id"] == texts["pad_token_id"]
 batch = tokenizer.encode_batch(sys.argv[2:])
 values = {
     "input_ids": [text.ids for text in batch],

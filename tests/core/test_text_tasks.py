@@ -444,7 +444,7 @@ FILES = {
         "text\tlabel\na\t1\n": r"separated by tabs; .* by commas, or tabs in a \.tsv file",
         "text|label\na|1\n": r"separated by '\|'",
         "a text,python\nanother,c\n": r"no label column, only a text, python; call it 'label', or "
-        r"name another one: csv:PATH:label=NAME \(the first row is read as the header\)",
+        r"name another one: csv:.*a\.csv:label=COLUMN \(the first row is read as the header\)",
     },
     "a.tsv": {"text,label\na,1\n": "separated by ','; separate its cells by tabs"},
     "a.jsonl": {

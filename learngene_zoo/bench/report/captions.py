@@ -111,7 +111,8 @@ def describe_losses(summary: Summary) -> str:
         return ""
     worst = losses[0]
     assert worst.untrained is not None
-    start = "this training harms most arms: " if 2 * len(losses) > len(largest) else ""
+    share = "all" if len(losses) == len(largest) else "most"
+    start = f"this training harms {share} arms: " if 2 * len(losses) > len(largest) else ""
     return (
         f"{start}{len(losses)} of {count_noun(len(largest), 'average')} end below their result "
         f"before training ({worst.arm}: {100 * worst.untrained.value:.1f} to "

@@ -152,7 +152,7 @@ def split_settings(
 ) -> tuple[Budget, ShrinkConfig, dict[str, Any]]:
     """Divide settings by name into the budget, the other settings, and those of the fine-tuning.
 
-    Raises `WrongCall` for an unknown name or a wrong value.
+    Raises `WrongCall` for an unknown name or a wrong value, and if there is no bound.
     """
     check_type("config", config, ShrinkConfig)
     check_type("budget", budget, Budget)
@@ -169,6 +169,7 @@ def split_settings(
         if name not in known:
             raise refuse_unknown("setting", name, known.union(ARGUMENTS))
     _, budget, config = parse_sizes(Target(), budget, config, rest)
+    _check_bounds_given(config.tighten(budget), config)
     recipe_names = {setting.name for setting in list_settings(FINETUNE)}
     plain = {name: value for name, value in tuning.items() if value != "auto"}
     with_settings(FINETUNE, {name: plain[name] for name in plain if name in recipe_names})
@@ -242,15 +243,14 @@ def open_request(
         run: how to compute.
 
     Raises:
-        WrongCall: if there is no bound, no task and no images, if nothing fits the budget or the
-            model itself does, for a task with a class per pixel, and for texts with an image
+        WrongCall: if there is no task and no images, if nothing fits the budget or the model
+            itself does, for a task with a class per pixel, and for texts with an image
             model or the reverse.
         BadData: for a task with too few images or one class, and for too few images.
     """
     from learngene_zoo.pretrained.ancestry import read_ancestry_spec
 
     image_size, bounds = parse_image_size(image_size), config.tighten(budget)
-    _check_bounds_given(bounds, config)
     is_text = takes_texts(source, run)
     _check_data_given(config, task, images, tuning, "text" if is_text else "image")
     if is_text:

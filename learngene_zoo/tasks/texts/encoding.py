@@ -54,6 +54,17 @@ def load_tokenizer(content: str) -> Tokenizer:
     return tokenizer
 
 
+def build_tokenizer(form: TextFormat) -> Any:
+    """Return the tokenizer of a format, which truncates and pads on the right as a model needs.
+
+    Raises as `load_tokenizer` does.
+    """
+    tokenizer = load_tokenizer(read_tokenizer(form.tokenizer))
+    tokenizer.enable_truncation(form.tokens)
+    tokenizer.enable_padding(pad_id=form.pad, pad_token=tokenizer.id_to_token(form.pad))
+    return tokenizer
+
+
 @dataclass(frozen=True)
 class Encoder:
     """Encodes texts in a format. It can be pickled for worker processes."""
