@@ -244,7 +244,13 @@ def test_a_program_of_torch_has_the_same_metadata(
     with ZipFile(export_once("gpt2", "pt2").path) as archive:
         (name,) = [name for name in archive.namelist() if name.endswith("extra/metadata.json")]
         facts = json.loads(archive.read(name))
-    assert facts["tokenizer"] == model.files["tokenizer.json"]
+    written, stored = (
+        json.loads(text) for text in (facts["tokenizer"], model.files["tokenizer.json"])
+    )
+    assert written["truncation"]["max_length"] == 12
+    assert written["padding"]["pad_id"] == 0
+    settings = {"truncation": None, "padding": None}
+    assert {**written, **settings} == {**stored, **settings}
     assert json.loads(facts["preprocessing"]) == {
         "tokens": 12,
         "pad_token_id": 0,
