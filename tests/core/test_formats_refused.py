@@ -114,7 +114,7 @@ def test_a_siglip_whose_head_has_several_labels_at_once_is_read_without_it(tmp_p
 def test_padded_pictures_are_refused_and_other_crops_named(tmp_path: Path) -> None:
     padded = build(SPEC, view=View(crop_mode="border"))
     for format in ("transformers", "open_clip"):
-        with pytest.raises(WrongCall, match=r"its images are padded.*--fit crop"):
+        with pytest.raises(WrongCall, match=r"its images are padded.*the fit crop"):
             lg.convert(padded, tmp_path / "out", format=format)
     words = describe_crop(build(SPEC, view=View(crop_pct=0.875)).input_format)
     assert words == ("open_clip resizes images to 32 pixels, and not to 36 before it crops 32",)

@@ -77,7 +77,7 @@ def test_the_winner_is_what_the_verbs_make_by_hand(family: str) -> None:
     assert {row.method for row in table.rows} >= {"original", "closed_form", "first_k"}
     page = Path("small.html").read_text()
     assert "ms are those of one text of the largest length on this machine" in page
-    assert "on validation texts after fine-tuning" in page
+    assert "on validation texts with 95 % intervals: of candidates after fine-tuning" in page
     assert "validation images" not in page
     probe = "a linear probe of the features that it has without a head"
     assert f"of the original, validation and test are those of {probe}" in page
