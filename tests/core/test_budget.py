@@ -83,7 +83,7 @@ def test_bounds_are_read_as_by_name_and_refused_unless_they_are_finite_and_posit
 
 
 def test_none_fits_says_the_smallest_there_is() -> None:
-    with pytest.raises(WrongCall, match=rf"3 layers, .*\({DEPTHS[0].cost().params}\)"):
+    with pytest.raises(WrongCall, match=rf"3 layers of width .*\({DEPTHS[0].cost().params}\)"):
         choose(DEPTHS, Budget(max_params=1000), never)
     with pytest.raises(WrongCall, match=r"3 layers.* takes 3ms"):
         choose(DEPTHS, Budget(max_latency=1e-4), seconds)
