@@ -80,17 +80,18 @@ def tune(
             images=result.images if result.metric == "accuracy" else 0,
         )
 
-    failure = ""
-    if recipe.epochs:
-        steps = train(objective, loader, recipe, run, label=f"training on {task.name}", lines=False)
-        failure = watch.follow(steps, model, measure, recipe.epochs)
+    steps = train(objective, loader, recipe, run, label=f"training on {task.name}", lines=False)
+    failure = watch.follow(steps, model, measure, recipe.epochs)
     if watch.keeps_start():
         calibrate_head(model, cast(Mapping[str, Any], start.provenance.get("head", {})))
     judged = judge(model, task, "test", start.input_format, run) if is_tested else None
     metric = choose_metric(task).name
     history = [epoch.json(metric) for epoch in watch.history]
     best = watch.describe_kept(history)
-    warnings = _describe_failure(failure, best, metric, task, recipe) if best else {}
+    training: dict[str, Json] = {}
+    if recipe.epochs:
+        failed = _describe_failure(failure, best, metric, task, recipe)
+        training = {"kept_epoch": best["epoch"], "history": history, **failed}
     metrics: dict[str, Json] = {
         "task": task.name,
         **{key: value for key, value in best.items() if key.startswith("validation")},
@@ -99,8 +100,7 @@ def tune(
         **(_describe_test(judged.evaluation) if judged else {}),
         "training_images": loader.images,
         "epochs": recipe.epochs,
-        **({"kept_epoch": best["epoch"], "history": history} if best else {}),
-        **warnings,
+        **training,
     }
     tuned = copy_trained_weights(start, model, task, recipe, run, metrics)
     if judged is None:

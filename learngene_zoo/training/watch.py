@@ -113,7 +113,8 @@ class Watch:
         self.state = {name: tensor.cpu().clone() for name, tensor in get_state_dict(model).items()}
         self.history = [Epoch(epoch=0, step=0, loss=None, value=result.value, others=result.others)]
         self.images = result.images
-        say(self.run, f"{self._prefix}epoch 0 of {epochs}, before training: {result.text}")
+        when = f"epoch 0 of {epochs}, before training" if epochs else "without training"
+        say(self.run, f"{self._prefix}{when}: {result.text}")
         self._began = time.monotonic()
 
     def end_step(self, step: Step, model: nn.Module, measure: Measure, epochs: int) -> bool:

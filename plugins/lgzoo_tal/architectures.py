@@ -137,22 +137,42 @@ def draw_architectures(
     Raises:
         WrongCall: for anything else than a size, and if every size is held out.
     """
-    excluded = [_parse_size(text) for text in hold_out]
-
-    def is_allowed(layers: int, width: int) -> bool:
-        return not any(
-            depth in (None, layers) and wide in (None, width) for depth, wide in excluded
+    allowed = frozenset(_list_allowed_sizes(rule, hold_out))
+    return tuple(
+        islice(
+            (spec for spec in draw_specs(rule, seed) if (spec.layers, spec.width) in allowed), count
         )
+    )
 
-    if not any(is_allowed(*size) for size in rule.sizes):
+
+def compute_mean_size(rule: Rule, hold_out: Sequence[str]) -> float:
+    """Return the expected layers x width of a draw.
+
+    Args:
+        rule: the choices.
+        hold_out: as in `draw_architectures`, which raises the same errors.
+    """
+    sizes = _list_allowed_sizes(rule, hold_out)
+    # Layers are drawn first, so a size is less probable if its layers have more widths.
+    weights = [1 / len(rule.widths[layers]) for layers, _ in sizes]
+    total = sum(
+        weight * layers * width for weight, (layers, width) in zip(weights, sizes, strict=True)
+    )
+    return total / sum(weights)
+
+
+def _list_allowed_sizes(rule: Rule, hold_out: Sequence[str]) -> list[tuple[int, int]]:
+    excluded = [_parse_size(text) for text in hold_out]
+    allowed = [
+        (layers, width)
+        for layers, width in rule.sizes
+        if not any(depth in (None, layers) and wide in (None, width) for depth, wide in excluded)
+    ]
+    if not allowed:
         raise WrongCall(
             f"{', '.join(hold_out)} hold out every architecture of the set; hold out fewer"
         )
-    return tuple(
-        islice(
-            (spec for spec in draw_specs(rule, seed) if is_allowed(spec.layers, spec.width)), count
-        )
-    )
+    return allowed
 
 
 def _parse_size(text: str) -> tuple[int | None, int | None]:

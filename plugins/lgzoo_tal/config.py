@@ -27,9 +27,9 @@ from learngene_zoo.plugin import (
 from lgzoo_tal.architectures import (
     Rule,
     SetName,
+    compute_mean_size,
     derive_plain_spec,
     draw_architectures,
-    draw_training_set,
     scale_rule,
 )
 from lgzoo_tal.hypernet_spec import (
@@ -337,8 +337,8 @@ def estimate_work(
 
 def _estimate_stage(stage: Stage, images: Sequence[int], ancestry: Spec) -> Work:
     recipe = stage.recipe
-    specs = draw_training_set(stage.step.architectures, stage.step.hold_out, ancestry)
-    layers = sum(spec.layers * spec.width for spec in specs) / len(specs) / ancestry.width
+    rule = scale_rule(stage.step.architectures, ancestry)
+    layers = compute_mean_size(rule, stage.step.hold_out) / ancestry.width
     return Work(
         images=sum(min(recipe.images or count, count) for count in images) * recipe.epochs,
         trained=stage.step.meta_batch * (layers + HYPERNET_STEP / recipe.batch_size),

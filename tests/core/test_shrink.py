@@ -603,6 +603,14 @@ def test_max_drop_alone_tries_the_smallest_ones_near_the_original(
     )
 
 
+def test_without_epochs_the_best_ridge_head_wins(data: Path, tmp_path: Path) -> None:
+    result = shrink(data, tmp_path / "small", epochs=0, tries=2)
+    tried = [row.validation for row in result.table.rows[1:] if row.validation is not None]
+    assert len(tried) == 2
+    assert result.table.winner.validation == max(tried)
+    assert result.table.trainings == ()
+
+
 def test_a_missing_bound_is_named_before_an_existing_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -582,6 +582,15 @@ def test_a_preset_is_the_papers_recipe_with_its_rate_for_the_task(
     assert taken("cars", batch_size=16)["batch_size"] == 16
 
 
+def test_without_epochs_the_head_is_validated(capsys: pytest.CaptureFixture[str]) -> None:
+    result: Any = tune(START, TASK, replace(RECIPE, epochs=0), replace(RUN, lines=True))
+    metrics: Any = result.provenance["metrics"]
+    value = evaluate(START.model(), TASK, "validation", START.input_format, RUN).value
+    assert metrics["validation_accuracy"] == value
+    assert not {"kept_epoch", "history", "warning"} & set(metrics)
+    assert f"without training: validation accuracy {value:.4f}" in capsys.readouterr().err
+
+
 def test_a_preset_without_rates_of_tasks_has_its_own_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("learngene_zoo.lifecycle.opening.open_task", lambda name, **_: TASK)
     start = replace(START, provenance={"method": "sws"})

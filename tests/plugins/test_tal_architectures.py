@@ -18,6 +18,7 @@ from lgzoo_tal.architectures import (
     FORMS,
     Rule,
     SetName,
+    compute_mean_size,
     draw_architectures,
     draw_specs,
     pick_architecture,
@@ -171,3 +172,12 @@ def test_each_pass_is_the_whole_set_in_an_order_of_its_own() -> None:
     assert (
         pick_architecture(specs, 7, 33) == second[13]
     )  # at any index, with nothing drawn before it
+
+
+@pytest.mark.parametrize("hold_out", [(), ("12", "x16")])
+def test_the_mean_size_is_that_of_many_draws(hold_out: tuple[str, ...]) -> None:
+    rule = scale_rule("tal+", BUNDLED)
+    drawn = [
+        spec.layers * spec.width for spec in draw_architectures(rule, hold_out=hold_out, count=2000)
+    ]
+    assert compute_mean_size(rule, hold_out) == pytest.approx(sum(drawn) / len(drawn), rel=0.05)

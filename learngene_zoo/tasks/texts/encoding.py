@@ -54,13 +54,28 @@ def load_tokenizer(content: str) -> Tokenizer:
     return tokenizer
 
 
-def build_tokenizer(form: TextFormat) -> Any:
+def load_truncating_tokenizer(content: str, tokens: int) -> Tokenizer:
+    """Return the tokenizer of a tokenizer.json, which truncates to a number of tokens.
+
+    Raises as `load_tokenizer` does, and `BadFile` if the special tokens of a pair leave no space.
+    """
+    tokenizer = load_tokenizer(content)
+    special = tokenizer.num_special_tokens_to_add(is_pair=True)
+    if tokens <= special:
+        raise BadFile(
+            f"{tokens} tokens have no space for a text beside the {special} special tokens of the "
+            "tokenizer"
+        )
+    tokenizer.enable_truncation(tokens)
+    return tokenizer
+
+
+def build_tokenizer(form: TextFormat) -> Tokenizer:
     """Return the tokenizer of a format, which truncates and pads on the right as a model needs.
 
-    Raises as `load_tokenizer` does.
+    Raises as `load_truncating_tokenizer` does.
     """
-    tokenizer = load_tokenizer(read_tokenizer(form.tokenizer))
-    tokenizer.enable_truncation(form.tokens)
+    tokenizer = load_truncating_tokenizer(read_tokenizer(form.tokenizer), form.tokens)
     tokenizer.enable_padding(pad_id=form.pad, pad_token=tokenizer.id_to_token(form.pad))
     return tokenizer
 
@@ -141,15 +156,7 @@ class Encoder:
 
     @cached_property
     def _truncating_tokenizer(self) -> Tokenizer:
-        tokenizer = load_tokenizer(self.content)
-        special = tokenizer.num_special_tokens_to_add(is_pair=True)
-        if self.form.tokens <= special:
-            raise BadFile(
-                f"{self.form.tokens} tokens have no space for a text beside the {special} special "
-                "tokens of the tokenizer"
-            )
-        tokenizer.enable_truncation(max_length=self.form.tokens)
-        return tokenizer
+        return load_truncating_tokenizer(self.content, self.form.tokens)
 
     def __call__(self, texts: Sequence[Text], where: Sequence[str]) -> Tokens:
         """Return a batch of texts, padded on the right.
