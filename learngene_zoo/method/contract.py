@@ -25,7 +25,7 @@ from learngene_zoo.settings import (
     with_settings,
 )
 from learngene_zoo.tasks.catalogue import DEFAULT_TASKS, SOURCE_TASK, expand_suites
-from learngene_zoo.text import name_option
+from learngene_zoo.text import count_noun, name_option
 
 if TYPE_CHECKING:
     from learngene_zoo.artifacts.descendant import Descendant
@@ -242,16 +242,14 @@ class Method:
         least, most = self.ancestries
         sources = list(named) or [BUNDLED] * least
         if len(sources) < least or (most is not None and len(sources) > most):
+            bounds = f"{least} or more" if most is None else f"{least} to {most}"
             expected = (
-                f"{least}"
+                count_noun(least, "ancestry model")
                 if most == least
-                else f"{least} or more"
-                if most is None
-                else f"{least} to {most}"
+                else f"{bounds} ancestry models"
             )
             raise WrongCall(
-                f"{self.name} takes {expected} ancestry models ({name_option('ancestries')}), not "
-                f"{len(sources)}"
+                f"{self.name} takes {expected} ({name_option('ancestries')}), not {len(sources)}"
             )
         return sources
 

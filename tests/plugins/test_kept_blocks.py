@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -154,7 +155,22 @@ def test_the_kept_blocks_have_learnt_one_task_after_another() -> None:
         extract("heur_lg", epochs=1)
     with pytest.raises(WrongCall, match=r"ema is 0\.9"):
         extract("heur_lg", ema=0.9)
+    with pytest.raises(WrongCall, match="no gradient is above the threshold, eps 1e"):
+        extract("heur_lg", eps=1e9)
     assert HeurLgTraining().eps == 5e-10
+
+
+def test_blocks_without_gradients_above_the_threshold_are_recorded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    variations = measure_variations([[0.0, 0.5, 0.5, 0.5], [0.0, 0.5, 0.25, 0.5]])
+    monkeypatch.setattr(
+        "lgzoo_baselines.blocks.heur_lg.measure_variations", lambda _shares: variations
+    )
+    learngene = extract("heur_lg", tasks=3)
+    assert learngene.config.details["kept"] == [4]
+    assert learngene.config.metrics["variations"] == [None, 0, pytest.approx(1 / 3), 0]
+    json.dumps(learngene.config.metrics, allow_nan=False)
 
 
 # Auto-LG.

@@ -346,7 +346,7 @@ def _check_data_given(
         name = next(iter(tuning))
         healing = f", give {name_option('heal_epochs')} for those of the healing"
         raise WrongCall(
-            f"{name} is a setting of the fine-tuning, which needs labels; give "
+            f"{name_option(name)} is a setting of the fine-tuning, which needs labels; give "
             f"{name_option('task')}{healing if name == 'epochs' else ''}, or leave it out"
         )
 

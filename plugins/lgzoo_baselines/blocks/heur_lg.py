@@ -13,6 +13,7 @@ Descendants are those of `vanilla_lg`: random blocks, then the kept ones in thei
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Self
@@ -92,7 +93,8 @@ class HeurLgExtractor(Extractor):
     ) -> Learngene:
         """Learn the tasks in their order, each a part of the run, and return the steadiest blocks.
 
-        Raises `WrongCall` for a single epoch: at least two are compared.
+        Raises `WrongCall` for a single epoch, as at least two are compared, and if no gradient is
+        above the threshold.
         """
         from learngene_zoo.plugin import assemble, get_shapes, remove_head, select_tensors
 
@@ -122,9 +124,14 @@ class HeurLgExtractor(Extractor):
             state, metrics[task.name] = {**state, **trained.state}, trained.record
             shares += trained.record["shares"]
         variations = measure_variations(shares)
+        if not any(map(math.isfinite, variations)):
+            raise WrongCall(
+                f"no gradient is above the threshold, eps {self.each.eps:g}; choose a smaller one"
+            )
         blocks = choose_steadiest(variations, self.count)
         config = self.outline([spec]).with_details(VanillaLgDetails(kept=blocks))
-        config = replace(config, metrics={**metrics, "variations": variations})
+        recorded: list[Json] = [value if math.isfinite(value) else None for value in variations]
+        config = replace(config, metrics={**metrics, "variations": recorded})
         return Learngene(config=config, state=select_blocks(state, spec, blocks))
 
 
@@ -187,7 +194,7 @@ def measure_variations(shares_EB: Sequence[Sequence[float]]) -> list[float]:
     from statistics import fmean, pstdev
 
     blocks = [list(block) for block in zip(*shares_EB, strict=True)]
-    return [pstdev(block) / fmean(block) if any(block) else float("inf") for block in blocks]
+    return [pstdev(block) / fmean(block) if any(block) else math.inf for block in blocks]
 
 
 def choose_steadiest(variations: Sequence[float], count: int) -> tuple[int, ...]:
