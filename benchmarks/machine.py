@@ -7,7 +7,10 @@ import os
 import platform
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from learngene_zoo.runs.run import Precision
 
 RESULTS = Path(__file__).resolve().parent / "results"
 # Where benchmarks of models compute, such as `cuda`; rows of another device say so.
@@ -42,6 +45,13 @@ def describe_device() -> dict[str, str]:
     import torch
 
     return {"device": torch.cuda.get_device_name() if DEVICE.startswith("cuda") else DEVICE}
+
+
+def choose_precision() -> Precision:
+    """Return bf16 if the device has instructions for it, which others emulate slowly, else fp32."""
+    from learngene_zoo.runs.run import Run, has_bf16
+
+    return "bf16" if has_bf16(Run(device=DEVICE)) else "fp32"
 
 
 def write(name: str, numbers: dict[str, Any]) -> Path:

@@ -1,17 +1,18 @@
 """How good are the descendants of a real DINOv2-S by every method?
 
 Varied: the method and the size. Learngenes are extracted with the preset `mini`, those that need
-images from training images of the task. Methods that train a learngene do so in bfloat16, with 4
-epochs of 500 images; those with a teacher share that of the task, DINOv2-S fine-tuned for 4 epochs.
+images from training images of the task. Methods that train a learngene have 4 epochs of 500 images;
+those with a teacher share that of the task, DINOv2-S fine-tuned for 4 epochs. Trainings are in
+bfloat16 where the processor or GPU has instructions for it.
 Beside them are the ancestry model itself and the controls of the bench: closed_form's descendant
 shuffled, with its stem alone, and random weights by two initialisations, each with the better of
 two rates on validation images (the defaults of inherited and of random weights).
 
 Measured: with `probe` a ridge regression and the nearest neighbours before any training
 (training/probes.py); with `finetune` the test accuracy after `lgzoo finetune` with its defaults, of
-the epoch that validates best, in bfloat16 (rows without a `precision`: in float32). Everything is
-at 112 pixels, with at most 500 training images and 600 test images of a task; with `--large` some
-models at 224 pixels with at most 2,000 training images, on two tasks, one seed.
+the epoch that validates best (rows without a `precision`: in float32). Everything is at 112 pixels,
+with at most 500 training images and 600 test images of a task; with `--large` some models at 224
+pixels with at most 2,000 training images, on two tasks, one seed.
 
 Command: resumable. DINOV2 is a folder that `python benchmarks/real_ancestries.py dinov2-small
 DINOV2` writes; the tasks are those of the suite `pictures` and fashion_mnist, which must be
@@ -323,7 +324,8 @@ def finetune_cell(cell: Cell, ancestry: str) -> dict[str, Any]:
         ]
     best: dict[str, Any] = {}
     for lr, layer_decay in rates:
-        run = Run(seed=cell.seed, threads=1, device=machine.DEVICE, precision="bf16")
+        precision = machine.choose_precision()
+        run = Run(seed=cell.seed, threads=1, device=machine.DEVICE, precision=precision)
         tuned = lifecycle.finetune(
             model,
             task=cell.task,
@@ -375,7 +377,7 @@ def extract_learngene(
     loaded, settings = METHODS.load(method), {}
     run = Run(seed=seed, threads=1, device=machine.DEVICE, ancestry=ancestry)
     if method in TRAINED:
-        run = replace(run, precision="bf16", shared=SHARED)
+        run = replace(run, precision=machine.choose_precision(), shared=SHARED)
         known = {setting.name for setting in list_settings(loaded.extractor)}
         sizes = TRAINED_SIZES if method == "distillation" else {}
         settings = {
