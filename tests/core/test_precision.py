@@ -8,7 +8,9 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from learngene_zoo.runs.run import Precision, Run
+from learngene_zoo.errors import WrongCall
+from learngene_zoo.runs import progress
+from learngene_zoo.runs.run import Precision, Run, check_precision
 from learngene_zoo.training import precision as module
 from learngene_zoo.training.precision import SinglePrecisionAttention, choose_attention
 
@@ -56,6 +58,37 @@ def test_it_is_used_where_it_is_faster(
     found = choose_attention(Run(precision=precision), torch.device(device), compiled)
     assert isinstance(found, SinglePrecisionAttention) == is_single
     assert is_single or isinstance(found, nullcontext)
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "is_noted"),
+    [
+        ({"avx2": True, "avx512_bf16": False}, True),
+        ({"avx512_bf16": True}, False),
+        ({}, False),  # unknown
+    ],
+)
+def test_emulation_of_bf16_is_noted_once(
+    capabilities: dict[str, object],
+    is_noted: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
+    monkeypatch.setattr(progress, "_printer", progress._Printer())
+    with progress.print_activities(is_command=True):
+        for _ in range(2):
+            check_precision(Run(precision="bf16", device="cpu"))
+    assert capsys.readouterr().err.count("emulates it") == is_noted
+
+
+def test_fp16_is_refused_with_what_the_processor_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    for capabilities, precisions in (({"amx_bf16": True}, "fp32 or bf16"), ({}, "fp32")):
+        monkeypatch.setattr(
+            torch.cpu, "get_capabilities", lambda known=capabilities: known, raising=False
+        )
+        with pytest.raises(WrongCall, match=f"use the precision {precisions} on the cpu"):
+            check_precision(Run(precision="fp16", device="cpu"))
 
 
 def test_it_can_be_entered_again() -> None:
