@@ -430,7 +430,7 @@ def list_cpu_capabilities() -> dict[str, Any]:
 
 
 def check_precision(run: Run) -> None:
-    """Check that the run's device computes in its precision; a note says if it emulates it.
+    """Check that the run's device computes in its precision.
 
     Raises `WrongCall` or `Unavailable` otherwise.
     """
@@ -438,17 +438,9 @@ def check_precision(run: Run) -> None:
         return
     from torch import cuda
 
-    from learngene_zoo.runs.progress import print_note
-
     kind = run.device_name.partition(":")[0]
     if run.precision == "fp16" and kind == "cpu":
         other = " or bf16" if has_bf16(run) else ""
         raise WrongCall(f"fp16 needs a GPU; use the precision fp32{other} on the cpu")
-    if run.precision == "bf16" and kind == "cpu" and list_cpu_capabilities() and not has_bf16(run):
-        print_note(
-            "this processor has no instructions for bf16 and emulates it; fp32 is several times as "
-            "fast",
-            "emulated bf16",
-        )
     if run.precision == "bf16" and kind == "cuda" and not cuda.is_bf16_supported():
         raise Unavailable("this GPU does not support bf16; use the precision fp16 or fp32")

@@ -316,8 +316,9 @@ class Engine:
             self.state.restore(checkpoint)
         attention: AbstractContextManager[object] = nullcontext()
         if self.run.precision == "bf16":
-            from learngene_zoo.training.precision import choose_attention
+            from learngene_zoo.training.precision import choose_attention, note_emulation
 
+            note_emulation(self.run)
             attention = choose_attention(self.run, self.device, compiled=self.recipe.compile)
         self.prepared, self.optimizer = self.accelerator.prepare(
             Forward(self.objective, attention), optimizer

@@ -1,4 +1,4 @@
-"""Attention in single precision within a training in bfloat16, on processors where that is faster.
+"""Trainings in bfloat16 on processors: attention in single precision where that is faster.
 
 torch computes the attention of bfloat16 tensors on a processor with MKL's products of matrices.
 Without AMX these take longer than those of single precision, most of all in the backward pass
@@ -15,7 +15,8 @@ import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from learngene_zoo.runs.run import Run, list_cpu_capabilities
+from learngene_zoo.runs.progress import print_note
+from learngene_zoo.runs.run import Run, has_bf16, list_cpu_capabilities
 
 
 def choose_attention(
@@ -31,6 +32,17 @@ def choose_attention(
     if run.precision == "bf16" and device.type == "cpu" and not (compiled or has_amx()):
         return SinglePrecisionAttention()
     return nullcontext()
+
+
+def note_emulation(run: Run) -> None:
+    """Print a note if the run is in bfloat16 and its processor has no instructions for that."""
+    is_on_cpu = run.precision == "bf16" and run.device_name == "cpu"
+    if is_on_cpu and list_cpu_capabilities() and not has_bf16(run):
+        print_note(
+            "this processor has no instructions for bf16 and emulates it; fp32 is several times as "
+            "fast",
+            "emulated bf16",
+        )
 
 
 def has_amx() -> bool:

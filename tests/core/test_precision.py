@@ -78,7 +78,7 @@ def test_emulation_of_bf16_is_noted_once(
     monkeypatch.setattr(progress, "_printer", progress._Printer())
     with progress.print_activities(is_command=True):
         for _ in range(2):
-            check_precision(Run(precision="bf16", device="cpu"))
+            module.note_emulation(Run(precision="bf16", device="cpu"))
     assert capsys.readouterr().err.count("emulates it") == is_noted
 
 
