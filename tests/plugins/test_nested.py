@@ -115,6 +115,16 @@ def test_gradients_reach_what_a_slice_has_and_nothing_else() -> None:
     )
 
 
+def test_the_slice_of_full_size_adds_no_tensors_to_checkpoints() -> None:
+    objective = sample_slices()
+    names, sizes = set(objective.state_dict()), GRID.list_specs(FULL)
+    full = sizes.index(FULL)
+    step = next(step for step in range(1000) if draw_slice(len(sizes), 7, step + 1) == full)
+    objective.finished.fill_(step)
+    objective(torch.randn(2, 3, FULL.image_size, FULL.image_size))
+    assert set(objective.state_dict()) == names
+
+
 def test_the_slice_of_a_step_is_a_function_of_seed_and_step() -> None:
     draws = [draw_slice(4, 3, step) for step in range(1, 4001)]
     assert draws == [draw_slice(4, 3, step) for step in range(1, 4001)]

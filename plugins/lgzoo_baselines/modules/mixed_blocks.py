@@ -158,8 +158,10 @@ def remove_parameters(
 def assign_tensors(module: nn.Module, tensors: StateDict) -> None:
     """Let a module without these parameters compute with these tensors.
 
-    They do not become parameters, so that gradients reach the tensors they were computed from.
+    They do not become parameters of the module, so that gradients reach the tensors they were
+    computed from. Neither do parameters of another module.
     """
     for name, tensor in tensors.items():
         path, _, leaf = name.rpartition(".")
-        setattr(module.get_submodule(path), leaf, tensor)
+        # nn.Module would register a parameter, and checkpoints would contain it twice.
+        object.__setattr__(module.get_submodule(path), leaf, tensor)
