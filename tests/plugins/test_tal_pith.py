@@ -26,7 +26,7 @@ from lgzoo_tal.meta_training import MetaTraining
 from lgzoo_tal.modules.graph import build_graph
 from lgzoo_tal.modules.hypernet import Hypernet, build_frozen_hypernet
 from lgzoo_tal.modules.inheritance import Inheritance, normalise_tensors
-from lgzoo_tal.modules.narrowing import build_projection, merge_norms
+from lgzoo_tal.modules.narrowing import build_projection, merge_norms, select_neurons
 from lgzoo_tal.pith import PITH, PithExtractor, check_projections
 
 # Numbers that the released code computes from random tensors: `state/NAME` of the hypernetwork,
@@ -241,6 +241,25 @@ def test_at_full_size_it_starts_at_the_ancestry_model(form: Any, writers: Any) -
         model.norm = torch.nn.Identity()
         streams.append(model.forward_features(images).detach())
     assert_close(*streams, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("ratio", [1, 2, 3])
+def test_with_fewer_hidden_neurons_it_starts_at_the_largest_ones(ratio: int) -> None:
+    """Ratios 1 and 3 give the MLP's first layer the shape of an attention matrix."""
+    spec = SIZE.with_(start="projections", form="centred", writers="by_depth")
+    hypernet = silence(build_hypernet(spec, directions=draw_directions()))
+    whole, smaller = (
+        hypernet.predict(build_graph(spec))
+        for spec in (TEACHER, TEACHER.with_(mlp_ratio=float(ratio)))
+    )
+    for layer in range(TEACHER.layers):
+        prefix = f"blocks.{layer}."
+        neurons = select_neurons(whole, prefix, ratio * TEACHER.width)
+        for part, axis in (("fc1.weight", 0), ("fc1.bias", 0), ("fc2.weight", 1)):
+            name = f"{prefix}mlp.{part}"
+            whole[name] = whole[name].index_select(axis, torch.tensor(neurons))
+    for name, tensor in smaller.items():
+        assert_close(tensor, whole[name], rtol=1e-4, atol=1e-5)
 
 
 def test_it_starts_at_a_model_with_a_layer_scale_and_no_position_of_the_class_token() -> None:

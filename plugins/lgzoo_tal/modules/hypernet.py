@@ -236,7 +236,8 @@ class Hypernet(nn.Module):
         positions, vectors = (POSITIONS, VECTORS) if "scales" in CHANGES[self.spec.form] else (1, 1)
         nodes = self.encode(graph, task)
         with torch.autocast(nodes.device.type, enabled=False):
-            groups = group_tensors(graph, head)
+            find_origin = self.inheritance.find_origin if self.inheritance else None
+            groups = group_tensors(graph, head, find_origin)
             if self.tables is not None:
                 groups = [group for group in groups if group.role != "embedding"]
             for group, blocks in self._decode(nodes.float(), groups, graph.spec):

@@ -47,6 +47,7 @@ from lgzoo_tal.modules.forms import (
     interleave_rows,
     is_interleaved,
 )
+from lgzoo_tal.modules.graph import Shape
 from lgzoo_tal.modules.narrowing import (
     READERS,
     WRITERS,
@@ -195,6 +196,11 @@ def _complete_positions(positions: Tensor, spec: Spec) -> Tensor:
     return torch.cat((first, patches), dim=1)
 
 
+def _is_reader(name: str) -> bool:
+    """Return whether a tensor of the ancestry model reads its stream; positions count as one."""
+    return name.endswith(("pos_embed", *(f"{layer}.weight" for layer in READERS)))
+
+
 class Inheritance:
     """The ancestry model's tensors for models of any size. Neither trained nor saved.
 
@@ -223,6 +229,7 @@ class Inheritance:
         ):
             raise BadFile("the learngene's directions are missing or damaged; extract it again")
         self.hypernet, self.spec, self.directions = hypernet, spec, directions
+        self._shapes = get_shapes(spec)
         self.tensors = {name: tensors[name].float() for name in tensors}
         self._copies: dict[tuple[int, int], tuple[StateDict, StateDict, StateDict]] = {}
 
@@ -249,14 +256,22 @@ class Inheritance:
             return Source(tensors)
         factor = self._compute_factor(group, spec)
         outer, inner, narrow = self._get_copies(spec)
-        readers = stored[0].endswith(("pos_embed", *(f"{layer}.weight" for layer in READERS)))
-        PT, TQ = (inner, outer) if readers else (outer, inner)
+        PT, TQ = (inner, outer) if _is_reader(stored[0]) else (outer, inner)
         start = StartParts(
             self._stack(PT, names, group) / factor**0.5,
             self._stack(TQ, names, group) / factor**0.5,
             self._stack(narrow, names, group) / factor,
         )
         return Source(tensors, start)
+
+    def find_origin(self, name: str) -> tuple[Shape | None, bool]:
+        """Return the shape of the tensor that a tensor inherits, and whether it is a reader's.
+
+        Tensors of a group have both in common: with `mlp_ratio` 3 the first layer of the MLP has
+        the shape of queries, keys and values, also of an ancestry model with another ratio.
+        """
+        source = self._find_name(name)
+        return self._shapes.get(source), _is_reader(source)
 
     def _move(self, device: torch.device) -> None:
         """Move all tensors to a device, once."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -46,23 +46,27 @@ class TensorGroup:
     nodes: tuple[int, ...]
 
 
-def group_tensors(graph: Graph, head: bool = True) -> list[TensorGroup]:
+def group_tensors(
+    graph: Graph, head: bool = True, find_origin: Callable[[str], Hashable] | None = None
+) -> list[TensorGroup]:
     """Return the groups of all parameters of the graph's nodes.
 
     Args:
         graph: of the model.
         head: False leaves the head's out.
+        find_origin: returns what the tensors of a group have in common besides shape and role.
     """
-    groups: dict[tuple[Role, Shape], list[tuple[str, int]]] = defaultdict(list)
+    groups: dict[tuple[Role, Shape, Hashable], list[tuple[str, int]]] = defaultdict(list)
     kinds = graph.types.tolist()
     for name, node in graph.sources.items():
         shape, role = graph.shapes[node], _get_role(graph, name, kinds[node])
         assert shape is not None
         if head or role not in ("class weight", "class bias"):
-            groups[role, shape].append((name, node))
+            origin = find_origin(name) if find_origin is not None else None
+            groups[role, shape, origin].append((name, node))
     return [
         TensorGroup(role, shape, tuple(name for name, _ in group), tuple(node for _, node in group))
-        for (role, shape), group in groups.items()
+        for (role, shape, _), group in groups.items()
     ]
 
 
