@@ -20,6 +20,7 @@ from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks.loader import Loader
 from learngene_zoo.testing import make_tiny_ancestry, make_tiny_task
+from learngene_zoo.training.loop import find_layer_scales
 from lgzoo_baselines.blocks.block_choice import choose_evenly
 from lgzoo_baselines.learnt.nested import NESTED, NestedExtractor
 from lgzoo_baselines.learnt.nested_sizes import NestedGrid, derive_slice_spec
@@ -123,6 +124,15 @@ def test_the_slice_of_full_size_adds_no_tensors_to_checkpoints() -> None:
     objective.finished.fill_(step)
     objective(torch.randn(2, 3, FULL.image_size, FULL.image_size))
     assert set(objective.state_dict()) == names
+
+
+def test_the_full_model_alone_has_rates_by_layer() -> None:
+    objective = sample_slices()
+    scales = find_layer_scales(objective, 0.5)
+    assert scales.keys() == {
+        name for name, _ in objective.named_parameters() if name.startswith("model.")
+    }
+    assert scales["model.blocks.0.mlp.fc1.weight"] < scales["model.blocks.1.mlp.fc1.weight"] < 1
 
 
 def test_the_slice_of_a_step_is_a_function_of_seed_and_step() -> None:
