@@ -340,7 +340,7 @@ def test_progress_goes_to_stderr(capsys):
     [
         (Run(tracker="wandbb"), RECIPE, WrongCall, "did you mean wandb"),
         (Run(tracker="aim"), RECIPE, Unavailable, "not installed"),
-        (Run(precision="fp16"), RECIPE, WrongCall, "bf16"),
+        (Run(precision="fp16"), RECIPE, WrongCall, "fp16 needs a GPU; use the precision fp32"),
         (Run(device="cudda"), RECIPE, WrongCall, "did you mean cuda"),
         (Run(), replace(RECIPE, drop_path=0.1), WrongCall, "drop_path1"),
     ],
