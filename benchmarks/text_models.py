@@ -18,10 +18,10 @@ Measured:
                 size, random weights and the shuffled control, with the default rates of version
                 1.0.0: 1e-4, of the bundled model that of its width. Random weights and the control
                 have the better of these two on validation texts
-    similarity  the correlation of the cosine similarities of 700 test texts of `debian_sections`
+    similarity  the correlation of the cosine similarities of 2,000 test texts of `debian_sections`
                 with those by MiniLM-L6: the first blocks, `closed_form` of 600 training texts, and
                 `heal` of that on 3,000 texts, 3 epochs
-    penalty     the same correlation for `closed_form` by its penalty, on training texts of
+    penalty     the same correlation for `closed_form` by its penalty, on 700 training texts of
                 `wordnet`; this chose `TEXT_PENALTY`
 
 Command: resumable. MINILM is a folder of transformers with all-MiniLM-L6-v2; `debian_sections` and
@@ -131,7 +131,7 @@ ARM_LR = 1e-4
 ARM_TASKS = ("sentiment", "debian_sections", "wordnet", "acceptability")
 SEEDS = 3
 PENALTY_TASK, PENALTIES = "wordnet", (1e-3, 1e-2, 1e-1, 1.0, 10.0)
-SIMILAR_TEXTS, HEAL_TEXTS, HEAL_EPOCHS = 700, 3000, 3
+SIMILAR_TEXTS, PENALTY_TEXTS, HEAL_TEXTS, HEAL_EPOCHS = 2_000, 700, 3_000, 3
 SIMILAR = (
     ("first_k", "`first_k`"),
     ("copied", "`closed_form` with `--no-solve`: the first block of each run"),
@@ -371,7 +371,7 @@ def measure_similarities(ancestry: str, layers: int = 3) -> None:
     expected = compute_similarities(lifecycle.expand(whole, run=run), task, run)
     solved = None
     for kind, _ in SIMILAR:
-        if find_rows("similarity", method=kind, layers=layers):
+        if find_rows("similarity", method=kind, layers=layers, texts=SIMILAR_TEXTS):
             continue
         start = time.monotonic()
         if kind == "first_k":
@@ -405,7 +405,8 @@ def measure_penalties(ancestry: str, layers: int = 3) -> None:
     """Measure the agreement of `closed_form` by its penalty on other texts, and append the rows."""
     run = Run(threads=1, device=machine.DEVICE, ancestry=ancestry)
     task, whole = open_task(PENALTY_TASK), extract_learngene("first_k", ancestry)
-    expected = compute_similarities(lifecycle.expand(whole, run=run), task, run, "train")
+    of_training: dict[str, Any] = {"split": "train", "texts": PENALTY_TEXTS}
+    expected = compute_similarities(lifecycle.expand(whole, run=run), task, run, **of_training)
     for penalty in PENALTIES:
         if find_rows("penalty", penalty=penalty):
             continue
@@ -419,24 +420,28 @@ def measure_penalties(ancestry: str, layers: int = 3) -> None:
             run=run,
         ).with_config(purpose=None)
         model = lifecycle.expand(learngene, layers=layers, run=run)
-        similarities = compute_similarities(model, task, run, "train")
+        similarities = compute_similarities(model, task, run, **of_training)
         append(
             {
                 "stage": "penalty",
                 "penalty": penalty,
                 "layers": layers,
                 "agreement": float(np.corrcoef(expected, similarities)[0, 1]),
-                "texts": SIMILAR_TEXTS,
+                "texts": PENALTY_TEXTS,
             }
         )
 
 
 def compute_similarities(
-    model: Descendant, task: Task, run: Run, split: Literal["train", "test"] = "test"
+    model: Descendant,
+    task: Task,
+    run: Run,
+    split: Literal["train", "test"] = "test",
+    texts: int = SIMILAR_TEXTS,
 ) -> np.ndarray:
     """Return the cosine similarities of all pairs of texts."""
     features = compute_features(
-        model.model(), task, split, model.input_format, run, images=SIMILAR_TEXTS
+        model.model(), task, split, model.input_format, run, images=texts
     ).values
     features = features / np.linalg.norm(features, axis=1, keepdims=True)
     similarities: np.ndarray = (features @ features.T)[np.triu_indices(len(features), 1)]
@@ -539,7 +544,7 @@ def make_similarity_table() -> str:
     """Return the agreements in Markdown."""
     lines = ["| model, 3 layers | agreement |", "|---|---:|"]
     for kind, text in SIMILAR:
-        for row in find_rows("similarity", method=kind):
+        for row in find_rows("similarity", method=kind, texts=SIMILAR_TEXTS):
             lines.append(f"| {text} | {row['agreement']:.2f} |")
     return "\n".join(lines)
 
