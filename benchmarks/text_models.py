@@ -47,7 +47,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import product
 from statistics import mean
 from typing import Any, Literal
@@ -405,8 +405,8 @@ def measure_penalties(ancestry: str, layers: int = 3) -> None:
     """Measure the agreement of `closed_form` by its penalty on other texts, and append the rows."""
     run = Run(threads=1, device=machine.DEVICE, ancestry=ancestry)
     task, whole = open_task(PENALTY_TASK), extract_learngene("first_k", ancestry)
-    of_training: dict[str, Any] = {"split": "train", "texts": PENALTY_TEXTS}
-    expected = compute_similarities(lifecycle.expand(whole, run=run), task, run, **of_training)
+    compute = partial(compute_similarities, task=task, run=run, split="train", texts=PENALTY_TEXTS)
+    expected = compute(lifecycle.expand(whole, run=run))
     for penalty in PENALTIES:
         if find_rows("penalty", penalty=penalty):
             continue
@@ -420,7 +420,7 @@ def measure_penalties(ancestry: str, layers: int = 3) -> None:
             run=run,
         ).with_config(purpose=None)
         model = lifecycle.expand(learngene, layers=layers, run=run)
-        similarities = compute_similarities(model, task, run, **of_training)
+        similarities = compute(model)
         append(
             {
                 "stage": "penalty",

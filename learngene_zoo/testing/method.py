@@ -82,8 +82,8 @@ def check_method(
         Case(
             method=method,
             extractor=extractor,
-            ancestries=_make_ancestries(method, ancestry_model),
-            tasks=_choose_tasks(method, tasks, ancestry_model.spec) if has_tasks else [],
+            ancestries=make_ancestries(method, ancestry_model),
+            tasks=choose_tasks(method, tasks, ancestry_model.spec) if has_tasks else [],
         )
         for ancestry_model in ([first, *other_models] if ancestry is None else [ancestry])
     ]
@@ -262,7 +262,7 @@ def _make_openable(tasks: Sequence[Task]) -> Iterator[None]:
         yield
 
 
-def _make_ancestries(method: Method, first: Ancestry) -> list[Ancestry]:
+def make_ancestries(method: Method, first: Ancestry) -> list[Ancestry]:
     """Return the minimum number of ancestry models.
 
     Each additional one has different weights and one more head than the one before.
@@ -277,7 +277,7 @@ def _make_ancestries(method: Method, first: Ancestry) -> list[Ancestry]:
     return [first, *wider][:count]
 
 
-def _choose_tasks(method: Method, tasks: Sequence[Task] | None, spec: Spec) -> list[Task]:
+def choose_tasks(method: Method, tasks: Sequence[Task] | None, spec: Spec) -> list[Task]:
     """Return the given tasks, or tiny ones of images or texts, as the model takes."""
     if tasks is not None:
         return list(tasks)

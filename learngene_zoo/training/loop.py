@@ -161,7 +161,7 @@ def find_layer_scales(module: nn.Module, decay: float) -> dict[str, float]:
         if not callable(getattr(model, "group_matcher", None)):
             continue
         layers = group_parameters(model, model.group_matcher(coarse=False), reverse=True)
-        last = max(layers.values(), default=0)  # none, of a slice of another model's tensors
+        last = max(layers.values(), default=0)  # empty for a model without parameters
         start = f"{prefix}." if prefix else ""
         scales |= {f"{start}{name}": decay ** (last - layer) for name, layer in layers.items()}
     return scales
