@@ -101,12 +101,12 @@ def train(
         run=job.run,
         force=job.force,
     )
+    print_training_warning(model.provenance["metrics"])
     print_made(
         job.out,
         job,
         f"lgzoo extract lsamd --ancestry {quote_path(job.out)}{format_task_option(task)}",
     )
-    print_training_warning(model.provenance["metrics"])
 
 
 # The ends of the errors for options of the other kind of model.
@@ -224,6 +224,7 @@ def finetune(
         say(f"{kept_text}{measured} (95 % interval {facts['low']:.4f} to {facts['high']:.4f})", job)
         if facts.get("kept_epoch") == 0:
             say(advise_training(metrics, recipe, noun), job)
+    status = print_training_warning(metrics)
     where = "" if str(job.out) == "finetuned" else f" {quote_path(job.out)}"
     print_made(
         job.out,
@@ -231,7 +232,7 @@ def finetune(
         f"lgzoo evaluate{where}{format_task_option(task if task and is_own_data(task) else None)}",
         **facts,
     )
-    return print_training_warning(metrics)
+    return status
 
 
 # With fewer epochs or steps, more are advised rather than another learning rate.

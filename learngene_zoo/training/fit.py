@@ -21,6 +21,7 @@ from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import Json, Recipe, to_json
 from learngene_zoo.storage import parse_json
+from learngene_zoo.tasks.epochs import count_steps
 from learngene_zoo.tasks.loader import Batches
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.text import count_noun, name_option
@@ -175,7 +176,7 @@ def describe_chance(value: float, task: Task, recipe: Recipe, images: int | None
     if count < MIN_JUDGED:
         return ""
     num_training = min(recipe.images or task.sizes["train"], task.sizes["train"])
-    steps = recipe.epochs * math.ceil(num_training / recipe.batch_size)
+    steps = recipe.epochs * count_steps(num_training, recipe.batch_size)
     advice = f"again with a smaller lr ({recipe.lr:g} was used), or for longer"
     if steps < MIN_STEPS:
         advice = f"for more than {count_noun(steps, 'step')}"

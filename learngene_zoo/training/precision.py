@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from learngene_zoo.runs.progress import print_note
 from learngene_zoo.runs.run import Run, has_bf16, list_cpu_capabilities
+from learngene_zoo.text import name_option
 
 
 def choose_attention(
@@ -39,8 +40,8 @@ def note_emulation(run: Run) -> None:
     is_on_cpu = run.precision == "bf16" and run.device_name == "cpu"
     if is_on_cpu and list_cpu_capabilities() and not has_bf16(run):
         print_note(
-            "this processor has no instructions for bf16 and emulates it; fp32 is several times as "
-            "fast",
+            "this processor has no instructions for bf16 and emulates it; "
+            f"{name_option('precision', 'fp32', of_run=True)} is several times as fast",
             "emulated bf16",
         )
 

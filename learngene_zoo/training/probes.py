@@ -31,6 +31,7 @@ from learngene_zoo.seeds import derive_seed
 from learngene_zoo.tasks.loader import sample_images
 from learngene_zoo.tasks.task import IGNORED
 from learngene_zoo.tasks.transforms import Augment
+from learngene_zoo.text import count_noun
 
 if TYPE_CHECKING:
     from torch import nn
@@ -234,7 +235,10 @@ def fit_ridge(
     """
     labels_R = features.labels
     if len(np.unique(labels_R)) < 2:
-        raise BadData("the images show one class; a linear probe needs at least two")
+        raise BadData(
+            f"{count_noun(len(labels_R) // copies, 'sample')} of one class; a linear probe needs "
+            "at least two classes; use more samples"
+        )
     num_rows, num_images = len(labels_R), len(labels_R) // copies
     targets_RK = np.eye(num_classes)[labels_R]
     mean_D, scale_D, standard_RD = standardise(features.values)

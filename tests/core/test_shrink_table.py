@@ -123,6 +123,10 @@ def test_only_shown_columns_are_described(shown: list[str] | None, text: str) ->
     assert describe_columns(without_task, shown).endswith(f" The size is {text}.")
 
 
+def test_candidates_without_training_are_described_as_such() -> None:
+    assert " on 50 images without fine-tuning; of the original" in describe_columns(toy_table(0.9))
+
+
 def test_disturbed_latencies_are_said_to_be() -> None:
     disturbed = replace(toy_table(0.9), is_disturbed=True)
     text = "ms are those of one image on this machine, which was busy with other programs."

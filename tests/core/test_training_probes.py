@@ -200,7 +200,7 @@ def test_one_class_and_counts_below_one_are_refused() -> None:
     features = draw_features(9, 4)
     alone = Features(features.values, np.zeros(9, dtype=np.int64))
     for call in (lambda: fit_ridge(alone, 3), lambda: is_right_left_out(alone)):
-        with pytest.raises(BadData, match="one class; a linear probe needs at least two"):
+        with pytest.raises(BadData, match="9 samples of one class; a linear probe needs at least"):
             call()
     for counts in ({"shots": 0}, {"shots": 1, "draws": 0}, {"k": 0}, {"k": -1}):
         with pytest.raises(WrongCall, match=f"{[*counts][-1]} is .*; expected at least 1"):

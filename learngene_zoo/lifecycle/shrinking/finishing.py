@@ -89,7 +89,8 @@ def _finetune(
     from learngene_zoo.runs.progress import say
 
     path = work / FINETUNED / candidate.name
-    say(run, f"fine-tuning {candidate.title}")
+    is_trained = request.tuning.get("epochs") != 0
+    say(run, f"{'fine-tuning' if is_trained else 'evaluating'} {candidate.title}")
     model = finetune(
         start, task=request.reference, out=path, run=resume_if_begun(path, run), **request.tuning
     )

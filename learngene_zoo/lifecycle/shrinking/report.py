@@ -68,7 +68,7 @@ def describe_columns(table: ShrinkTable, shown: Collection[str] | None = None) -
     return (
         f"The probe is a leave-one-out linear probe {inputs}of {table.images} training {noun}s, "
         f"before any training. Validation is the {table.metric} on {table.validation_images} "
-        f"{noun}s after fine-tuning{_describe_untrained(table)}; of the original, validation "
+        f"{noun}s {_describe_training(table)}; of the original, validation "
         f"and test are those of {reference}. {_describe_choice(table)}{sizes}"
     )
 
@@ -94,13 +94,15 @@ def _describe_sizes(table: ShrinkTable, shown: Collection[str] | None) -> str:
     return f"{', '.join(['The size is layers x width', *parts])}."
 
 
-def _describe_untrained(table: ShrinkTable) -> str:
-    """Name the candidates for which no epoch of fine-tuning was better than the start."""
+def _describe_training(table: ShrinkTable) -> str:
+    """Describe when validation is measured, with the candidates that no epoch made better."""
+    if not table.trainings:
+        return "without fine-tuning"
     starts: dict[str, list[str]] = {}
     for training in table.trainings:
         if not training.kept_epoch:
             starts.setdefault(training.start, []).append(training.candidate)
-    return "".join(
+    return "after fine-tuning" + "".join(
         f" (of {' and '.join(names)} at epoch 0: every later epoch was worse than {start})"
         for start, names in starts.items()
     )
