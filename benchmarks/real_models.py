@@ -11,8 +11,9 @@ two rates on validation images (the defaults of inherited and of random weights)
 Measured: with `probe` a ridge regression and the nearest neighbours before any training
 (training/probes.py); with `finetune` the test accuracy after `lgzoo finetune` with its defaults, of
 the epoch that validates best (rows without a `precision`: in float32). Everything is at 112 pixels,
-with at most 500 training images and 600 test images of a task; with `--large` some models at 224
-pixels with at most 2,000 training images, on two tasks, one seed.
+with at most 500 training, 1,000 validation and 600 test images of a task (rows of fashion_mnist
+without `validation_images`: 5,000); with `--large` some models at 224 pixels with at most 2,000
+training images, on two tasks, one seed.
 
 Command: resumable. DINOV2 is a folder that `python benchmarks/real_ancestries.py dinov2-small
 DINOV2` writes; the tasks are those of the suite `pictures` and fashion_mnist, which must be
@@ -63,6 +64,7 @@ from rows import append_row, read_rows
 ROWS = machine.RESULTS / "real_models.jsonl"
 SHARED = machine.RESULTS.parent.parent / "build" / "real_models"  # teachers of the tasks
 PIXELS, IMAGES, TEST_IMAGES, SEEDS = 112, 500, 600, 3
+VALIDATION_IMAGES = 1_000  # by which the epoch, and a control's rate, are chosen
 LARGE_PIXELS, LARGE_IMAGES, LARGE_TASKS = 224, 2_000, ("clipart", "fashion_mnist")
 TASKS = ("stamps", "clipart", "emoji-transfer", "fashion_mnist")
 SIZES = ((12, 256), (6, 384), (6, 256), (6, 192))
@@ -333,6 +335,7 @@ def finetune_cell(cell: Cell, ancestry: str) -> dict[str, Any]:
             lr=lr,
             layer_decay=layer_decay,
             images=images,
+            validation_images=VALIDATION_IMAGES,
         )
         metrics: Any = tuned.provenance["metrics"]
         if best and best["validation"] >= metrics["validation_accuracy"]:
@@ -344,6 +347,7 @@ def finetune_cell(cell: Cell, ancestry: str) -> dict[str, Any]:
             # The same test images as the probe's, where a task has more than that.
             **evaluate_on_test(tuned, task, run, TEST_IMAGES),
             "training_images": metrics["training_images"],
+            "validation_images": metrics["validation_images"],
             "lr": lr,
             "layer_decay": layer_decay,
             "precision": run.precision,
