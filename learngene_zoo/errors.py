@@ -172,7 +172,14 @@ def suggest_path(path: Path, remedy: str, accepts: Callable[[Path], bool] = Path
         ]
     if len(names) > MAX_SIBLINGS:
         return remedy
-    near = find_nearest(path.name, [name for name in names if accepts(path.parent / name)])
+    accepted = [name for name in names if accepts(path.parent / name)]
+    # An equal suffix is no sign of a similar name
+    stems = {
+        name.removesuffix(path.suffix): name for name in accepted if name.endswith(path.suffix)
+    }
+    near = stems.get(find_nearest(path.stem, stems) or "") or find_nearest(
+        path.name, [name for name in accepted if name not in stems.values()]
+    )
     return remedy if near is None else f"did you mean {path.parent / near}?"
 
 

@@ -117,8 +117,9 @@ def _print_plan(model: str, request: dict[str, Any], job: Job) -> None:
     duration = (
         f"about {format_seconds(seconds)}" if seconds >= MIN_SHOWN else f"less than {MIN_SHOWN}s"
     )
+    last = "heal" if request["task"] is None else "train"
     say(
-        f"{duration} to extract, build, probe and train, at the present speed of this machine; "
+        f"{duration} to extract, build, probe and {last}, at the present speed of this machine; "
         f"reading {noun}s, exporting and measuring latencies are not included",
         job,
     )

@@ -293,7 +293,7 @@ def advise_training(metrics: Mapping[str, Any], recipe: Mapping[str, Any], noun:
     elif epochs < MIN_EPOCHS:
         advice = f"more --epochs ({epochs} {'was' if epochs == 1 else 'were'} trained)"
     elif steps < MIN_STEPS:
-        advice = f"more --epochs ({epochs} were trained, which have {steps} steps)"
+        advice = f"more --epochs ({epochs} were trained, in {steps} steps)"
     else:
         advice = f"a smaller --lr ({recipe['lr']:g} was used)"
     return f"try {advice}, or more training {noun}s"

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Self
 
 from learngene_zoo.errors import BadFile, WrongCall, refuse_unknown
 from learngene_zoo.settings import OMIT_DEFAULT, Bounds, Json, check_bounds, convert_scalar
+from learngene_zoo.text import name_option
 
 # The package of each family by name. Saved JSON names the family; the default is `vit`.
 FAMILIES = {name: f"learngene_zoo.families.{name}" for name in ("vit", "eva", "gpt2", "bert")}
@@ -252,7 +253,10 @@ class Spec:
         }
         absent = sorted(set(changed) - {field.name for field in fields(self)})
         if absent:
-            raise WrongCall(f"models of the family {self.family!r} have no {absent[0]}")
+            raise WrongCall(
+                f"models of the family {self.family!r} have no {absent[0]}; leave out "
+                f"{name_option(absent[0])}"
+            )
         return replace(self, **changed)
 
     def with_pool(self, pool: str | None) -> Self:

@@ -171,6 +171,12 @@ def _check_structure(layout: Layout, splits: Mapping[str, ClassFolders], top: st
             )
     if not splits["train"].classes:
         folder = next(iter(layout.splits.values()))[0]
+        text = next((path.name for path in sorted(folder.glob("*.txt"))), None)
+        if text is not None:
+            raise NoLabels(
+                f"{folder} contains texts ({text}) but no class folders; sort them into one folder "
+                "for each class"
+            )
         raise BadData(
             f"{folder} has no class folders with images; give it a subfolder for each class"
         )

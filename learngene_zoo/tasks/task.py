@@ -255,7 +255,7 @@ def check_kind(task: Task | Entry, takes_texts: bool) -> None:
         taken = "texts" if takes_texts else "images"
         raise WrongCall(
             f"{task.name} is {name_kind(is_text)} task, and the model takes {taken}; give "
-            f"{name_kind(takes_texts)} task"
+            f"{name_kind(takes_texts)} task, or {name_kind(is_text)} model"
         )
 
 

@@ -179,7 +179,7 @@ def describe_chance(value: float, task: Task, recipe: Recipe, images: int | None
     steps = recipe.epochs * count_steps(num_training, recipe.batch_size)
     advice = f"again with a smaller lr ({recipe.lr:g} was used), or for longer"
     if steps < MIN_STEPS:
-        advice = f"for more than {count_noun(steps, 'step')}"
+        advice = f"for more than {count_noun(steps, 'step')}, or on more {task.sample_noun}s"
     return (
         f"the model is no better than a constant answer on {count} validation"
         f" {task.sample_noun}s ({value:.4f}, and {share:.4f} by the most frequent class); train"

@@ -28,6 +28,7 @@ from learngene_zoo.tasks.transforms import fit_images, normalise_images
 from learngene_zoo.training.evaluate import use_evaluation_mode
 
 TEXT_BATCHES = 8  # texts are read so many batches at once, for batches of similar length
+MAX_QUOTED = 40  # characters of a text in an error
 
 
 @dataclass(frozen=True)
@@ -161,13 +162,18 @@ def _check_pair(text: str | tuple[str, str], pairs: bool) -> None:
     """Raise `WrongCall` for a single text if a model reads `pairs`, and the reverse."""
     if pairs and isinstance(text, str):
         raise WrongCall(
-            f"the model was trained on pairs of texts, and {text!r:.40} is one text; give both "
+            f"the model was trained on pairs of texts, and {_quote(text)} is one text; give both "
             "with a tab between them: --text $'FIRST\\tSECOND' (in Python [(FIRST, SECOND)])"
         )
     if not pairs and not isinstance(text, str):
         raise WrongCall(
-            f"the model was trained on single texts, and {text!r:.40} is a pair; give one text"
+            f"the model was trained on single texts, and ({_quote(text[0])}, {_quote(text[1])}) is "
+            "a pair; give one text"
         )
+
+
+def _quote(text: str) -> str:
+    return repr(text if len(text) <= MAX_QUOTED else f"{text[: MAX_QUOTED - 1]}…")
 
 
 def _name(image: str | Path | tuple[str, str] | Image | UnreadableText) -> str:

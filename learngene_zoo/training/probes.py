@@ -266,15 +266,28 @@ def fit_ridge(
             best = loss, scale, candidate, coefficients_EK, left_out_NK
     assert best is not None
     _, scale, chosen, coefficients_EK, left_out_NK = best
+    own_labels_N = labels_R[:num_images]
+    if (left_out_NK.argmax(axis=1) == own_labels_N).all():
+        # Without a wrong prediction the likelihood rises with the scale: assume one more image
+        scale, _ = calibrate_scale(left_out_NK, own_labels_N, num_wrong=1)
     weight_KD = (directions_DE @ coefficients_EK).T * scale_D
     return Ridge(weight_KD, target_mean_K - weight_KD @ mean_D, chosen, left_out_NK, scale)
 
 
-def calibrate_scale(values_NK: Array, labels_N: Array) -> tuple[float, float]:
+def calibrate_scale(
+    values_NK: Array, labels_N: Array, *, num_wrong: int = 0
+) -> tuple[float, float]:
     """Return the factor from predicted values to logits, and the logits' mean cross-entropy.
 
     It is the factor from 1 to `MAX_SCALE` with the greatest likelihood, which is concave in it,
     found by golden section search on at most `MAX_CALIBRATION_IMAGES` images.
+
+    Args:
+        values_NK: predicted values.
+        labels_N: the classes.
+        num_wrong: additional images whose class has the second largest value, which is less than
+            the largest one by the mean difference of the two, as in the rule of succession. With
+            one, probabilities of N images that are all predicted correctly average N / (N + 1).
     """
     if len(values_NK) > MAX_CALIBRATION_IMAGES:
         # At random: every k-th image may be of one class.
@@ -284,9 +297,13 @@ def calibrate_scale(values_NK: Array, labels_N: Array) -> tuple[float, float]:
     shifted_NK = values_NK - values_NK.max(axis=1, keepdims=True)
     own_N = np.take_along_axis(shifted_NK, labels_N[:, None], axis=1)[:, 0]
 
+    margin = float(-np.partition(shifted_NK, -2, axis=1)[:, -2].mean())
+
     def measure_loss(log_scale: float) -> float:
         scale = float(np.exp(log_scale))
-        return float(np.mean(np.log(np.exp(scale * shifted_NK).sum(axis=1)) - scale * own_N))
+        losses_N = np.log(np.exp(scale * shifted_NK).sum(axis=1)) - scale * own_N
+        wrong = np.log1p(np.exp(-scale * margin)) + scale * margin
+        return float((losses_N.sum() + num_wrong * wrong) / (len(losses_N) + num_wrong))
 
     low, high, ratio = 0.0, float(np.log(MAX_SCALE)), (5**0.5 - 1) / 2
     while high - low > 0.01:

@@ -280,7 +280,7 @@ def test_a_later_epoch_than_the_best_is_explained() -> None:
     ("epochs", "expected"),
     [
         (1, "more --epochs (1 was trained)"),
-        (19, "more --epochs (19 were trained, which have 95 steps)"),
+        (19, "more --epochs (19 were trained, in 95 steps)"),
         (20, "a smaller --lr (0.0001 was used)"),
     ],
 )

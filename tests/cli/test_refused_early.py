@@ -153,7 +153,8 @@ CALLS = {
     ),
     "shrink --task sentiment --max-params 1K -o new": (
         2,
-        "error: sentiment is a text task, and the model takes images; give an image task\n",
+        "error: sentiment is a text task, and the model takes images; give an image task, or a "
+        "text model\n",
     ),
     "expand --task sings -o new": (2, "error: no task named 'sings'; did you mean signs? "),
     "train --task sings -o new": (2, "error: no task named 'sings'; did you mean signs? "),

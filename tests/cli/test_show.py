@@ -298,10 +298,11 @@ def test_data_without_labels_are_described(tmp_path: Path) -> None:
     row = json.loads(described.stdout)
     assert (row["kind"], row["classes"], row["class_names"]) == ("text", 0, [])
     assert (row["train"], row["validation"], row["test"]) == (36, 4, 0)
-    assert described.stderr.startswith(
-        f"note: csv:{table} has no labels; lgzoo heal, shrink --images"
-    )
-    assert "has no label column, only text" in described.stderr
+    assert described.stderr.startswith(f"note: csv:{table} has no label column, only text")
+    assert "; lgzoo heal, shrink --images and extract closed_form take data" in described.stderr
+    table.write_text("text,label\n" + "".join(f"line {number},a\n" for number in range(40)))
+    described = call("show", f"csv:{table}")
+    assert described.stderr.startswith(f"note: csv:{table} has one class (a); a task needs at ")
     # Labels that are there but wrong are an error.
     table.write_text("text,label\n" + "a,x\n" * 20 + "b,\n")
     refused = call("show", f"csv:{table}")

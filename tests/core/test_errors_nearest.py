@@ -100,6 +100,7 @@ def test_slips_are_counted() -> None:
         ("pohtos", "did you mean {}/photos?"),
         ("photo", "did you mean {}/photos?"),
         ("reviws.csv", "did you mean {}/reviews.csv?"),
+        ("nope.csv", "give another"),
         ("photos2", "did you mean {}/photos?"),
         ("day-8.png", "give another"),
         ("hidden", "give another"),
@@ -112,7 +113,7 @@ def test_a_missing_path_has_a_similar_one_of_its_folder(
 ) -> None:
     for name in ("photos", ".hidden"):
         (tmp_path / name).mkdir()
-    for name in ("reviews.csv", "day-7.png"):
+    for name in ("reviews.csv", "one.csv", "day-7.png"):
         (tmp_path / name).touch()
     assert suggest_path(tmp_path / missing, "give another") == end.format(tmp_path)
 

@@ -67,11 +67,24 @@ def test_a_hyphen_is_the_lines_of_stdin(words: list[str]) -> None:
 
 def test_a_folder_is_searched_for_text_files(tmp_path: Path) -> None:
     (tmp_path / "deep").mkdir()
-    with pytest.raises(AssertionError, match=r"is not a \.txt file or a folder of some"):
+    with pytest.raises(AssertionError, match=r"is not a \.txt file or a folder of \.txt files"):
         predict(str(tmp_path))
     (tmp_path / "b.txt").write_text("a dog\n")
     (tmp_path / "deep" / "a.txt").write_text("the cat sees")
-    assert [row["text"] for row in predict(str(tmp_path))] == ["a dog", "the cat sees"]
+    rows, files = predict(str(tmp_path), "--text", "a bird"), ["b.txt", "deep/a.txt"]
+    assert [row["text"] for row in rows] == ["a bird", "a dog", "the cat sees"]
+    assert [row.get("file") for row in rows] == [None, *(str(tmp_path / name) for name in files)]
+    lines = call("predict", "model", str(tmp_path)).stdout.splitlines()
+    assert [line.partition(": ")[0] for line in lines] == [str(tmp_path / name) for name in files]
+
+
+def test_data_of_a_task_is_refused() -> None:
+    result = call("predict", "model", "csv:mine.csv")
+    assert (result.exit_code, result.stdout) == (2, "")
+    (error,) = errors_of(result)
+    assert error.startswith(
+        "error: csv:mine.csv is data of a task, for lgzoo evaluate --task csv:mine.csv; give an "
+    )
 
 
 def test_a_text_with_too_many_tokens_is_noted() -> None:
@@ -176,6 +189,17 @@ def test_one_text_for_a_model_of_pairs_is_refused(words: list[str], tuned: Path)
     ]
     with pytest.raises(WrongCall, match="is one text"):
         lifecycle.predict("two", ["the cat"], run=Run(threads=1))
+
+
+def test_a_pair_has_one_tab_and_a_long_text_is_shortened_in_errors(tuned: Path) -> None:
+    result = call("predict", "two", "--text", "a cat\ta dog\ta bird", "--text", "a cat\ta dog")
+    assert (result.exit_code, len(result.stdout.splitlines())) == (1, 1)
+    (error,) = errors_of(result)
+    assert error == (
+        r"error: a pair has one tab between its texts, and 'a cat\ta dog\ta bird' has several"
+    )
+    with pytest.raises(WrongCall, match=r"and 'the cat the .*…' is one text; give both"):
+        lifecycle.predict("two", ["the cat " * 9], run=Run(threads=1))
 
 
 def test_what_is_neither_a_text_nor_a_pair_is_refused(tuned: Path) -> None:

@@ -168,7 +168,7 @@ def test_copies_of_texts_are_counted(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("\n".join(["text,label,split", *rows]))
     assert open_task(f"csv:{tmp_path / 'a.csv'}").notes == (
         "2 of 4 test texts are also in train, so that test results are too good; remove the copies",
-        "1 of 2 validation texts are also in train",
+        "1 of 2 validation texts is also in train",
         "3 of 23 training texts are copies of others, 1 with several classes",
     )
     divided = tmp_path / "divided"
@@ -183,7 +183,7 @@ def test_a_pair_is_a_copy_only_if_both_texts_are(tmp_path: Path) -> None:
     rows += ["same,text 0,a,test", "same,new,b,test", "text 1,same,b,test"]
     (tmp_path / "a.csv").write_text("\n".join(["text_a,text_b,label,split", *rows]))
     (note,) = open_task(f"csv:{tmp_path / 'a.csv'}").notes
-    assert note.startswith("1 of 3 test texts are also in train")
+    assert note.startswith("1 of 3 test texts is also in train")
 
 
 def test_a_readme_does_not_make_a_folder_of_images_one_of_texts(tmp_path: Path) -> None:
@@ -433,7 +433,7 @@ def test_labels_outside_the_classes_are_named(tmp_path: Path) -> None:
 
 FILES = {
     "a.csv": {
-        "": "no rows",
+        "": "is empty",
         "text,label\n": "no rows",
         "text,text\na,b\n": "two columns 'text'",
         "text,label\na,b,c\n": r"a\.csv line 2 has 3 cells",
@@ -448,7 +448,7 @@ FILES = {
     },
     "a.tsv": {"text,label\na,1\n": "separated by ','; separate its cells by tabs"},
     "a.jsonl": {
-        "": "no rows",
+        "": "is empty",
         "{": "line 1 is not JSON",
         "[1]": "line 1 is not an object",
         '{"text": "a", "label": 0}\n{"text": "b"}': "line 2 and line 1 do not both have 'label'",

@@ -207,7 +207,7 @@ def test_what_a_constant_answer_reaches() -> None:
     assert message.startswith(
         f"the model is no better than a constant answer on {len(labels)} validation images "
     )
-    assert message.endswith("; train for more than 12 steps")
+    assert message.endswith("; train for more than 12 steps, or on more images")
     longer = describe_chance(share, TASK, replace(RECIPE, epochs=50))
     assert "; train again with a smaller lr (0.003 was used), or for longer" in longer
 
@@ -307,7 +307,7 @@ def test_python_warns_once_and_the_command_prints_one_line(
     told = [warning for warning in caught if warning.category is lg.TrainingWarning]
     (text,) = [str(warning.message) for warning in told]
     assert text.startswith("the model is no better than a constant answer on ")
-    assert text.endswith("; train for more than 2 steps")
+    assert text.endswith("; train for more than 2 steps, or on more images")
     assert told[0].filename == __file__
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

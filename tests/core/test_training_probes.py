@@ -151,6 +151,21 @@ def test_the_scale_is_the_one_that_labels_were_drawn_with(scale: float) -> None:
     assert calibrate_scale(-np.eye(4)[labels_N], labels_N)[0] == pytest.approx(1, rel=0.01)
 
 
+@pytest.mark.parametrize("num_images", [40, 400])
+def test_probabilities_of_predictions_without_an_error_stay_below_one(num_images: int) -> None:
+    generator = np.random.default_rng(0)
+    labels_N = np.arange(num_images) % 4
+    values_ND = 3 * generator.normal(size=(4, 32))[labels_N]
+    values_ND += generator.normal(size=values_ND.shape)
+    ridge = fit_ridge(Features(values_ND, labels_N), 4)
+    assert (ridge.left_out.argmax(axis=1) == labels_N).all()
+    chance_NK = np.exp(ridge.scale * ridge.left_out)
+    chance_NK /= chance_NK.sum(axis=1, keepdims=True)
+    mean = chance_NK[np.arange(num_images), labels_N].mean()
+    assert mean == pytest.approx(num_images / (num_images + 1), abs=0.5 / num_images)
+    assert calibrate_scale(ridge.left_out, labels_N)[0] > 5 * ridge.scale
+
+
 def test_neighbours_vote_by_their_similarity() -> None:
     train = Features(
         np.array([[1, 0], [0.9, 0.1], [0, 2], [0.1, 1]], np.float32), np.array([0, 1, 2, 2])

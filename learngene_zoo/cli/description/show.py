@@ -387,7 +387,7 @@ def _describe_task(name: str, sheet: Path | None, split: str, force: bool, offli
 
         task, reason = open_with_or_without_labels(name, offline=offline)
         if reason:
-            print_note(_describe_unlabelled(name, reason))
+            print_note(_describe_unlabelled(reason))
     described = task or entry
     assert described is not None
     is_labelled = task is None or task.is_labelled
@@ -415,11 +415,11 @@ def _describe_task(name: str, sheet: Path | None, split: str, force: bool, offli
     return row
 
 
-def _describe_unlabelled(name: str, reason: str) -> str:
-    """Return a note on data without labels: what takes them, and why they have none."""
+def _describe_unlabelled(reason: str) -> str:
+    """Return a note on data without labels: why they have none, and what takes them."""
     return (
-        f"{name} has no labels; lgzoo heal, shrink --images and extract closed_form take it, "
-        f"finetune and evaluate do not ({reason})"
+        f"{reason}; lgzoo heal, shrink --images and extract closed_form take data without labels, "
+        "finetune and evaluate do not"
     )
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from learngene_zoo import lifecycle
+from learngene_zoo.artifacts.records import is_own_data
 from learngene_zoo.artifacts.shelf import is_card
 from learngene_zoo.cli.job import Job, WholeNumber, make_job_options, print_rows, say, take_job
 from learngene_zoo.errors import BadData, WrongCall, suggest_path
@@ -44,6 +45,7 @@ def predict(
         model, images = "", (model, *images)
     if not text or images:
         model, images = _sort_words(model, images)
+    _refuse_data(images)
     named = find_evaluated_model(model, "finetuned", offline=job.run.offline)
     missing = [word for word in images if word != "-" and not os.path.exists(word)]
     if images and len(missing) == len(images):  # before anything is loaded
@@ -60,8 +62,9 @@ def predict(
     if text and not is_text:
         raise WrongCall("--text is for text models, and the model takes images; give an image")
     key, noun = ("text", "text") if is_text else ("image", "picture")
+    files: list[str] = []
     inputs: Iterator[Any] = (
-        _iterate_texts(text, images, opened.provenance.get("pairs") is not False)
+        _iterate_texts(text, images, opened.provenance.get("pairs"), files)
         if is_text
         else _iterate_paths(images, job)
     )
@@ -76,9 +79,11 @@ def predict(
                 click.echo(f"error: {escape_controls(prediction.error)}", err=True)
             rows.append({key: prediction.image, "error": prediction.error})
             continue
-        rows.append(_make_row(prediction, key))
+        file = files[len(rows)] if is_text else ""
+        rows.append({**({"file": file} if file else {}), **_make_row(prediction, key)})
         if is_first() and not job.as_json:
-            click.echo(escape_controls(_format_line(prediction, is_text)))
+            name = file or _shorten(prediction.image, is_text)
+            click.echo(escape_controls(_format_line(name, prediction)))
     if job.as_json:
         print_rows(rows, as_json=True)
     if broken < len(rows):
@@ -86,6 +91,16 @@ def predict(
     if broken and len(rows) > 1:
         say(f"{broken} of {count_noun(len(rows), noun)} could not be read", job)
     return 1 if broken else 0
+
+
+def _refuse_data(words: Sequence[str]) -> None:
+    """Raise `WrongCall` for data such as csv:FILE, which `evaluate` takes."""
+    for word in words:
+        if is_own_data(word) and not os.path.exists(word):
+            raise WrongCall(
+                f"{word} is data of a task, for lgzoo evaluate --task {quote_word(word)}; give an "
+                "image or a folder of images, or for a text model a .txt file or --text TEXT"
+            )
 
 
 def _sort_words(model: str, images: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
@@ -147,10 +162,12 @@ def _make_row(prediction: Prediction, key: str) -> dict[str, Any]:
 MAX_SHOWN_TEXT = 100  # characters of a text; --json prints all of them
 
 
-def _format_line(prediction: Prediction, is_text: bool) -> str:
-    name = prediction.image
-    if is_text and len(name) > MAX_SHOWN_TEXT:
-        name = f"{name[: MAX_SHOWN_TEXT - 1]}…"
+def _shorten(name: str, is_text: bool) -> str:
+    is_long = is_text and len(name) > MAX_SHOWN_TEXT
+    return f"{name[: MAX_SHOWN_TEXT - 1]}…" if is_long else name
+
+
+def _format_line(name: str, prediction: Prediction) -> str:
     answers = (
         f"{name} {share:.3f}" for name, share in zip(prediction.classes, prediction.probabilities)
     )
@@ -169,33 +186,46 @@ def _iterate_paths(images: Sequence[str], job: Job) -> Iterator[str]:
 
 
 def _iterate_texts(
-    texts: Sequence[str], words: Sequence[str], has_pairs: bool
+    texts: Sequence[str], words: Sequence[str], pairs: Any, files: list[str]
 ) -> Iterator[str | tuple[str, str] | UnreadableText]:
     """Yield texts: those given, the contents of files, for `-` the lines of stdin.
 
-    Of a pair a tab separates the two texts, unless the model has no pairs.
+    Args:
+        texts: those given.
+        words: files and folders.
+        pairs: whether the model reads pairs, whose texts a tab separates; None: unknown.
+        files: gets the file of each text, "" for texts that are not of a file.
     """
-    for text in _iterate_single_texts(texts, words):
-        yield _split_pair(text) if has_pairs and isinstance(text, str) else text
+    from learngene_zoo.training.predict import UnreadableText
+
+    for file, text in _iterate_single_texts(texts, words):
+        files.append(file)
+        if pairs is False or isinstance(text, UnreadableText):
+            yield text
+        elif pairs and text.count("\t") > 1:
+            reason = f"a pair has one tab between its texts, and {text!r:.80} has several"
+            yield UnreadableText(text, reason)
+        else:
+            yield _split_pair(text)
 
 
 def _iterate_single_texts(
     texts: Sequence[str], words: Sequence[str]
-) -> Iterator[str | UnreadableText]:
-    """Yield texts as `_iterate_texts` does; pairs are not divided."""
+) -> Iterator[tuple[str, str | UnreadableText]]:
+    """Yield texts as `_iterate_texts` does, with their files; pairs are not divided."""
     from learngene_zoo.tasks.texts.rows import decode_text
 
     for text in texts:
         if text == "-":
-            yield from _read_texts()
+            yield from (("", line) for line in _read_texts())
             continue
         # Bytes of the command line that are not UTF-8 are surrogates, which no tokenizer takes.
-        yield decode_text(text.encode("utf-8", "surrogatepass"), "--text")
+        yield "", decode_text(text.encode("utf-8", "surrogatepass"), "--text")
     for word in words:
         if word == "-":
-            yield from _read_texts()
+            yield from (("", line) for line in _read_texts())
         else:
-            yield from map(_read_text_file, _list_text_files(word))
+            yield from ((str(path), _read_text_file(path)) for path in _list_text_files(word))
 
 
 def _read_text_file(path: Path) -> str | UnreadableText:
@@ -223,8 +253,8 @@ def _list_text_files(word: str) -> list[Path]:
     files = list_files(path, (".txt",)) if path.is_dir() else []
     if not files:
         raise WrongCall(
-            f"the model takes texts, and {word} is not a .txt file or a folder of some; give "
-            "--text TEXT, a .txt file, or - for the lines of stdin"
+            f"the model takes texts, and {word} is not a .txt file or a folder of .txt files; give "
+            "one, --text TEXT, or - for the lines of stdin"
         )
     return files
 

@@ -44,7 +44,7 @@ def describe_error(error: Exception) -> tuple[str, int]:
         for argument, option in OPTIONS.items():
             line = line.replace(argument, option)
         if isinstance(error, NoLabels):
-            line += " (data without labels is for lgzoo heal --images and lgzoo shrink --images)"
+            line += "; data without labels is for lgzoo heal --images and lgzoo shrink --images"
         return line, error.exit_code
     if isinstance(error, click.UsageError):
         return _format_usage(error), error.exit_code

@@ -101,8 +101,10 @@ def spread_pooled(model: Any, pooled_ND: torch.Tensor) -> StateDict:
 
     Args:
         model: the module.
-        pooled_ND: outputs of its pooler for texts.
+        pooled_ND: outputs of its pooler for texts; one text has no spread.
     """
+    if len(pooled_ND) < 2:
+        return {}
     if float(pooled_ND.std(dim=0).mean()) >= MIN_SPREAD:
         return {}
     inputs_ND = pooled_ND.double().clamp(-MAX_POOLED, MAX_POOLED).atanh()

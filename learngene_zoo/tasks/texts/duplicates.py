@@ -24,11 +24,13 @@ def describe_duplicates(splits: Mapping[str, Split]) -> list[str]:
     for name, effect in EFFECTS.items():
         count = sum(text in trained for text in texts[name])
         if count:
-            notes.append(f"{count} of {len(texts[name])} {name} texts are also in train{effect}")
+            be = "is" if count == 1 else "are"
+            notes.append(f"{count} of {len(texts[name])} {name} texts {be} also in train{effect}")
     copies = len(texts["train"]) - len(trained)
     if copies:
         notes.append(
-            f"{copies} of {len(texts['train'])} training texts are copies of others"
+            f"{copies} of {len(texts['train'])} training texts "
+            f"{'is a copy of another' if copies == 1 else 'are copies of others'}"
             f"{_describe_conflicts(texts['train'], splits['train'])}"
         )
     return notes

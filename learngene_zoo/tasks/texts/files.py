@@ -27,6 +27,7 @@ from learngene_zoo.tasks.task import COLUMNS, KIND_OF, TABLES, Task
 from learngene_zoo.tasks.texts.lines import Lines, LineTable, infer_features, join_lines
 from learngene_zoo.tasks.texts.rows import decode_text
 from learngene_zoo.tasks.texts.tables import assemble_from_texts, holds_texts
+from learngene_zoo.text import count_noun
 
 SEPARATORS = ",;\t|"  # that are recognised in a file which is separated by another one
 MAX_FIELD = 2**27  # characters of a cell; the csv module's limit of 131,072 is too small for texts
@@ -141,9 +142,14 @@ def read_csv(path: str) -> tuple[Table, list[int]]:
     _check_header(path, header, len(rows) - 1)
     for number, row in rows[1:]:
         if len(row) != len(header):
+            remedy = (
+                "put texts that contain the separator into quotes"
+                if len(row) > len(header)
+                else "add the missing ones, or remove the line"
+            )
             raise BadData(
-                f"{path} line {number} has {len(row)} cells, and the header has {len(header)}; put "
-                "texts that contain the separator into quotes"
+                f"{path} line {number} has {count_noun(len(row), 'cell')}, and the header has "
+                f"{len(header)}; {remedy}"
             )
     columns = {name: [row[index] for _, row in rows[1:]] for index, name in enumerate(header)}
     return columns, [number for number, _ in rows[1:]]
@@ -235,7 +241,8 @@ def _read(path: str) -> str:
 def _check_header(path: str, header: Sequence[str], num_rows: int) -> None:
     """Check that there are rows, and that no two columns have one name. Raises `BadData`."""
     if num_rows < 1:
-        raise BadData(f"{path} has no rows below a header; add some, or remove it")
+        problem = "has no rows below its header" if header else "is empty"
+        raise BadData(f"{path} {problem}; add rows, or remove the file")
     twice = next((name for name in header if header.count(name) > 1), None)
     if twice is not None:
         raise BadData(f"{path} has two columns {twice!r}; rename one")
