@@ -2,10 +2,14 @@
 
 Varied: the method and the size, half the depth (3 x 384), two thirds of the width (6 x 256) and
 both (3 x 256) of a model of 6 x 384; of the bundled one, `ancestry-words`, of 6 x 96 they are 3 x
-96, 6 x 64 and 3 x 64. Methods that copy complete blocks build half the depth only. Beside them are
-the ancestry model itself, random weights (`scratch`), and the matrices of `weight_selection` with
-their entries shuffled. Features are the mean over the tokens of MiniLM and its descendants, and the
-last token of a GPT-2. `closed_form` and `weight_subcloning` see training texts of the task.
+96, 6 x 64 and 3 x 64. Methods that copy complete blocks build half the depth only; `growth` and
+`ligo`, which build larger models only, are left out. Beside them are the ancestry model itself,
+random weights (`scratch`), and the matrices of `weight_selection` with their entries shuffled.
+Features are the mean over the tokens of MiniLM and its descendants, and the last token of a GPT-2.
+`closed_form`, `weight_subcloning`, `pruning` and `elastic` see training texts of the task. Methods
+that train have 4 epochs of 500 texts of the task, those with a teacher share that of the task, the
+ancestry model fine-tuned for 4 epochs; `lsamd` and `heur_lg` have 4 epochs of 500 texts of each of
+three tasks.
 
 Measured:
 
@@ -14,18 +18,20 @@ Measured:
     blocks      the same for 4 of its blocks: the first, evenly spaced ones, and those of `lsamd`,
                 whose search has one epoch of 200 texts of each of three tasks
     finetune    `lgzoo finetune` with its defaults on 2,000 training texts, 6 epochs
-    arms        fine-tuned on 500 training texts for 6 epochs, three seeds, for some methods of each
-                size, random weights and the shuffled control, with the default rates of version
-                1.0.0: 1e-4, of the bundled model that of its width. Random weights and the control
-                have the better of these two on validation texts
+    arms        fine-tuned on 500 training texts for 6 epochs, three seeds, with the default rates
+                of version 1.0.0: 1e-4, of the bundled model that of its width. Random weights and
+                the control have the better of these two on validation texts. Learngenes that were
+                trained are those of `probe`. Rows with `validation_texts` choose the epoch on that
+                many validation texts, others on all of them
     similarity  the correlation of the cosine similarities of 2,000 test texts of `debian_sections`
                 with those by MiniLM-L6: the first blocks, `closed_form` of 600 training texts, and
                 `heal` of that on 3,000 texts, 3 epochs
     penalty     the same correlation for `closed_form` by its penalty, on 700 training texts of
                 `wordnet`; this chose `TEXT_PENALTY`
 
-Command: resumable. MINILM is a folder of transformers with all-MiniLM-L6-v2; `debian_sections` and
-`wordnet` must be installed (`lgzoo show debian_sections` prints how).
+Command: resumable; `--only WORD ...` selects the cells whose names contain all of the words, for
+example `--only tleg wordnet`. MINILM is a folder of transformers with all-MiniLM-L6-v2;
+`debian_sections` and `wordnet` must be installed (`lgzoo show debian_sections` prints how).
 
     python benchmarks/text_models.py --ancestry MINILM probe    or --ancestry ancestry-words
     python benchmarks/text_models.py --ancestry MINILM blocks
@@ -35,7 +41,8 @@ Command: resumable. MINILM is a folder of transformers with all-MiniLM-L6-v2; `d
     python benchmarks/text_models.py --ancestry MINILM penalty
     python benchmarks/text_models.py table    write the page from the results
 
-Results: benchmarks/results/text_models.jsonl; the last digits of a row depend on the machine.
+Results: benchmarks/results/text_models.jsonl; learngenes that were trained are kept in
+build/text_models. The last digits of a row depend on the machine.
 Page: docs/results/text.md.
 """
 
@@ -45,7 +52,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
 from itertools import product
@@ -57,11 +64,11 @@ import numpy as np
 import machine
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import Descendant
-from learngene_zoo.artifacts.learngene import Learngene
+from learngene_zoo.artifacts.learngene import Learngene, load_learngene
 from learngene_zoo.artifacts.records import Control
 from learngene_zoo.method.installed import METHODS
 from learngene_zoo.runs.run import Run
-from learngene_zoo.settings import with_settings
+from learngene_zoo.settings import list_settings, with_settings
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.text import count_noun
@@ -75,9 +82,21 @@ TASKS = ("sentiment", "debian_sections", "wordnet", "acceptability")
 LAYERS, WIDTH = 6, 384  # of the ancestry model
 HEAD_WIDTH = 32
 SIZES = ((3, 384), (6, 256), (3, 256))
+# Learngenes that take a training, kept for all sizes, stages and seeds.
+KEPT = machine.RESULTS.parent.parent / "build" / "text_models"
 BLOCKS = ("first_k", "evenly_spaced", "middle_k", "last_k", "stacked", "vanilla_lg")
 ANY_WIDTH = ("weight_selection", "weight_subcloning", "scratch")
-CALIBRATED = ("closed_form", "weight_subcloning")
+CALIBRATED = ("closed_form", "weight_subcloning", "pruning", "elastic")
+# A separate model of every size, of the task.
+OF_ONE_SIZE = ("distillation", "pretrain_finetune")
+TRAINED = (*OF_ONE_SIZE, "tleg", "sws")  # of the task
+SEVERAL = ("lsamd", "heur_lg")  # of `SEARCH_TASKS`
+# Fewer blocks, all as wide as those of the ancestry model. At half the depth `stacked` and
+# `weight_selection` build the model of `first_k`, and `vanilla_lg` that of `last_k`.
+WHOLE_BLOCKS = ("first_k", "evenly_spaced", "middle_k", "last_k")
+SAME_WIDTH = ("pruning", "elastic", *SEVERAL, "tleg", "sws")
+BUDGET = {"epochs": 4, "images": TEXTS, "teaching_epochs": 4, "teaching_images": TEXTS}
+STAGES = (2, 2, 2)  # of sws: an auxiliary model as deep as the ancestry model
 NUM_BLOCKS, BLOCK_TASKS = 4, ("sentiment", "wordnet")
 CHOICES = ("first_k", "evenly_spaced", "lsamd")
 SEARCH_TASKS, SEARCH_TEXTS = ("acceptability", "sentiment", "paraphrase"), 200
@@ -91,8 +110,12 @@ TUNED_MODELS = (
 # Method, layers, width and control of the arms; the first is the ancestry model itself.
 ARMS: tuple[tuple[str, int, int, Control | None], ...] = (
     ("first_k", LAYERS, WIDTH, None),
-    ("first_k", 3, WIDTH, None),
+    *((method, 3, WIDTH, None) for method in WHOLE_BLOCKS),
     ("closed_form", 3, WIDTH, None),
+    # At half the depth `elastic` builds the model of `pruning`.
+    *((method, 3, WIDTH, None) for method in SAME_WIDTH if method != "elastic"),
+    ("weight_subcloning", 3, WIDTH, None),
+    *((method, 3, WIDTH, None) for method in OF_ONE_SIZE),
     ("weight_selection", 3, WIDTH, "shuffled"),
     ("scratch", 3, WIDTH, None),
     *(
@@ -101,6 +124,8 @@ ARMS: tuple[tuple[str, int, int, Control | None], ...] = (
         for method, control in (
             ("weight_selection", None),
             ("weight_subcloning", None),
+            ("distillation", None),
+            ("pretrain_finetune", None),
             ("weight_selection", "shuffled"),
             ("scratch", None),
         )
@@ -110,8 +135,8 @@ ARMS: tuple[tuple[str, int, int, Control | None], ...] = (
 WORDS, WORDS_WIDTH = "ancestry-words", 96
 WORDS_ARMS: tuple[tuple[str, int, int, Control | None], ...] = (
     ("first_k", LAYERS, WORDS_WIDTH, None),
-    ("first_k", 3, WORDS_WIDTH, None),
-    ("evenly_spaced", 3, WORDS_WIDTH, None),
+    *((method, 3, WORDS_WIDTH, None) for method in WHOLE_BLOCKS),
+    *((method, 3, WORDS_WIDTH, None) for method in SAME_WIDTH if method != "elastic"),
     *(
         (method, layers, width, control)
         for layers, width in ((3, WORDS_WIDTH), (6, 64), (3, 64))
@@ -119,6 +144,8 @@ WORDS_ARMS: tuple[tuple[str, int, int, Control | None], ...] = (
             ("closed_form", None),
             ("weight_selection", None),
             ("weight_subcloning", None),
+            ("distillation", None),
+            ("pretrain_finetune", None),
             ("closed_form", "shuffled"),
             ("closed_form", "stem"),
             ("scratch", None),
@@ -130,6 +157,7 @@ WORDS_ARMS: tuple[tuple[str, int, int, Control | None], ...] = (
 ARM_LR = 1e-4
 ARM_TASKS = ("sentiment", "debian_sections", "wordnet", "acceptability")
 SEEDS = 3
+VALIDATION_TEXTS = 1_000
 PENALTY_TASK, PENALTIES = "wordnet", (1e-3, 1e-2, 1e-1, 1.0, 10.0)
 SIMILAR_TEXTS, PENALTY_TEXTS, HEAL_TEXTS, HEAL_EPOCHS = 2_000, 700, 3_000, 3
 SIMILAR = (
@@ -162,6 +190,12 @@ class Cell:
     seed: int = 0
     ancestry: str = "minilm"  # or `WORDS`
 
+    @property
+    def name(self) -> str:
+        """Its words, which `--only` looks for."""
+        arm = f"{self.method} {self.control or ''}".strip()
+        return f"{arm} {self.layers} x {self.width} {self.task} seed {self.seed}"
+
 
 def main() -> None:
     """Measure the missing cells, and write the page."""
@@ -172,6 +206,9 @@ def main() -> None:
         "stage", choices=["probe", "blocks", "finetune", "arms", "similarity", "penalty", "table"]
     )
     parser.add_argument("--ancestry", help=f"the folder of MiniLM-L6, or {WORDS}")
+    parser.add_argument(
+        "--only", nargs="*", default=[], help="cells whose name contains all of these words"
+    )
     given = parser.parse_args()
     if given.stage != "table" and not given.ancestry:
         parser.error("name the folder of MiniLM-L6: --ancestry MINILM")
@@ -179,7 +216,7 @@ def main() -> None:
     if name == WORDS and given.stage not in ("probe", "arms"):
         parser.error(f"{given.stage} is measured of MiniLM-L6 only")
     if given.stage == "probe":
-        for cell in list_missing(name):
+        for cell in list_missing(name, given.only):
             measure(cell, given.ancestry)
     if given.stage == "blocks":
         for task, method in product(BLOCK_TASKS, CHOICES):
@@ -190,7 +227,7 @@ def main() -> None:
             if not find_rows("finetune", task=task, method=method, layers=layers):
                 measure_finetuning(Cell(method, layers, task), given.ancestry)
     if given.stage == "arms":
-        for cell in list_missing_arms(name):
+        for cell in list_missing_arms(name, given.only):
             measure_arm(cell, given.ancestry)
     if given.stage == "similarity":
         measure_similarities(given.ancestry)
@@ -209,21 +246,23 @@ def main() -> None:
         print(make())
 
 
-def list_missing(ancestry: str = "minilm") -> Iterator[Cell]:
-    """Yield the cells that have no row yet, in the order in which they are measured."""
+def list_missing(ancestry: str, words: Sequence[str]) -> Iterator[Cell]:
+    """Yield the cells that have no row yet and whose names contain all words, in their order."""
     models = WORDS_ARMS if ancestry == WORDS else list(list_models())
     for task, (method, layers, width, control) in product(TASKS, models):
         cell = Cell(method, layers, task, width, control, ancestry=ancestry)
-        if not find_rows("probe", **asdict(cell)):
+        named = all(word in cell.name for word in words)
+        if named and not find_rows("probe", **asdict(cell)):
             yield cell
 
 
-def list_missing_arms(ancestry: str = "minilm") -> Iterator[Cell]:
-    """Yield the arms that have no row yet, the first seed first."""
+def list_missing_arms(ancestry: str, words: Sequence[str]) -> Iterator[Cell]:
+    """Yield the arms that have no row yet and whose names contain all words, by seed."""
     arms = WORDS_ARMS if ancestry == WORDS else ARMS
     for seed, task, (method, layers, width, control) in product(range(SEEDS), ARM_TASKS, arms):
         cell = Cell(method, layers, task, width, control, seed, ancestry)
-        if not find_rows("arms", **asdict(cell)):
+        named = all(word in cell.name for word in words)
+        if named and not find_rows("arms", **asdict(cell)):
             yield cell
 
 
@@ -231,8 +270,8 @@ def list_models() -> Iterator[tuple[str, int, int, Control | None]]:
     """Yield method, layers, width and control of every row, the ancestry model first."""
     yield "first_k", LAYERS, WIDTH, None
     for layers, width in SIZES:
-        methods = (*BLOCKS, "closed_form") if width == WIDTH else ()
-        for method in (*methods, *ANY_WIDTH):
+        methods = (*BLOCKS, "closed_form", *SAME_WIDTH) if width == WIDTH else ()
+        for method in (*methods, *OF_ONE_SIZE, *ANY_WIDTH):
             yield method, layers, width, None
         yield "weight_selection", layers, width, "shuffled"
 
@@ -283,8 +322,12 @@ def measure(cell: Cell, ancestry: str) -> None:
 
 def build_model(cell: Cell, ancestry: str, run: Run) -> Descendant:
     """Build the model of a cell, without a head."""
-    task = cell.task if cell.method in CALIBRATED else ""
-    learngene = extract_learngene(cell.method, ancestry, task).with_config(purpose=None)
+    if cell.method in (*TRAINED, *SEVERAL):
+        learngene = train_learngene(cell, ancestry)
+    else:
+        task = cell.task if cell.method in CALIBRATED else ""
+        learngene = extract_learngene(cell.method, ancestry, task)
+    learngene = learngene.with_config(purpose=None)  # without a head, whose features are pooled
     whole = WORDS_WIDTH if cell.ancestry == WORDS else WIDTH
     narrow = {} if cell.width == whole else {"width": cell.width, "heads": cell.width // HEAD_WIDTH}
     return lifecycle.expand(learngene, layers=cell.layers, control=cell.control, run=run, **narrow)
@@ -344,7 +387,14 @@ def measure_arm(cell: Cell, ancestry: str) -> None:
     best: Any = {}
     for lr in rates:
         recipe = {"lr": lr, "epochs": EPOCHS}
-        tuned = lifecycle.finetune(model, task=cell.task, images=TEXTS, run=run, **recipe)
+        tuned = lifecycle.finetune(
+            model,
+            task=cell.task,
+            images=TEXTS,
+            validation_images=VALIDATION_TEXTS,
+            run=run,
+            **recipe,
+        )
         metrics: Any = tuned.provenance["metrics"]
         if not best or metrics["validation_accuracy"] > best["validation_accuracy"]:
             best = {**metrics, **recipe}
@@ -359,6 +409,7 @@ def measure_arm(cell: Cell, ancestry: str) -> None:
             "lr": best["lr"],
             "texts": best["test_images"],
             "training_texts": best["training_images"],
+            "validation_texts": best["validation_images"],
             "seconds": round(time.monotonic() - start, 1),
         }
     )
@@ -446,6 +497,29 @@ def compute_similarities(
     features = features / np.linalg.norm(features, axis=1, keepdims=True)
     similarities: np.ndarray = (features @ features.T)[np.triu_indices(len(features), 1)]
     return similarities
+
+
+def train_learngene(cell: Cell, ancestry: str) -> Learngene:
+    """Return the learngene of a method that trains, of the cell's task or of several tasks."""
+    method, several = cell.method, cell.method in SEVERAL
+    name = f"{method}-{cell.ancestry}" if several else f"{method}-{cell.ancestry}-{cell.task}"
+    settings: dict[str, Any] = {"lsamd": {"top": 3}, "sws": {"stages": STAGES}}.get(method, {})
+    if method in OF_ONE_SIZE:
+        name += f"-{cell.layers}x{cell.width}"
+        settings = {"depths": (cell.layers,), "widths": (cell.width,)}
+    folder = KEPT / name
+    if not folder.is_dir():
+        known = {setting.name for setting in list_settings(METHODS.load(method).extractor)}
+        learngene = lifecycle.extract(
+            method,
+            ancestries=(ancestry,),
+            tasks=SEARCH_TASKS if several else (cell.task,),
+            run=Run(threads=1, device=machine.DEVICE, ancestry=ancestry, shared=KEPT / "teachers"),
+            **{name: value for name, value in BUDGET.items() if name in known},
+            **settings,
+        )
+        learngene.save(folder)
+    return load_learngene(folder)
 
 
 @lru_cache(maxsize=2)
