@@ -268,7 +268,7 @@ def fit_ridge(
     _, scale, chosen, coefficients_EK, left_out_NK = best
     own_labels_N = labels_R[:num_images]
     if (left_out_NK.argmax(axis=1) == own_labels_N).all():
-        # Without a wrong prediction the likelihood rises with the scale: assume one more image
+        # The likelihood only rises with the scale: assume one more image that is wrong
         scale, _ = calibrate_scale(left_out_NK, own_labels_N, num_wrong=1)
     weight_KD = (directions_DE @ coefficients_EK).T * scale_D
     return Ridge(weight_KD, target_mean_K - weight_KD @ mean_D, chosen, left_out_NK, scale)
