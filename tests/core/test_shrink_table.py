@@ -18,6 +18,7 @@ from learngene_zoo.lifecycle.shrinking.report import (
     DODGE,
     PICTURES,
     describe_columns,
+    describe_picture,
     dodge_sizes,
     draw_sizes,
     list_cells,
@@ -125,6 +126,11 @@ def test_only_shown_columns_are_described(shown: list[str] | None, text: str) ->
 
 def test_candidates_without_training_are_described_as_such() -> None:
     assert " on 50 images without fine-tuning; of the original" in describe_columns(toy_table(0.9))
+    assert "of candidates without fine-tuning, of" in describe_picture(toy_table(0.9))
+    trained = replace(
+        toy_table(0.9), trainings=(ShrinkTraining(candidate="a", kept_epoch=1, epochs=2),)
+    )
+    assert "of candidates after fine-tuning, of" in describe_picture(trained)
 
 
 def test_disturbed_latencies_are_said_to_be() -> None:

@@ -141,9 +141,10 @@ def describe_picture(table: ShrinkTable) -> str:
             f"{bars.format('R² before healing')} Stars are R² after healing.{_name_budget(table)}"
         )
     intervals = " with 95 % intervals" if table.metric == "accuracy" else ""
+    trained = "after fine-tuning" if table.trainings else "without fine-tuning"
     stars = (
-        f"Stars are the {table.metric} on validation {table.noun}s{intervals}: of candidates after "
-        "fine-tuning, of the original with its probe."
+        f"Stars are the {table.metric} on validation {table.noun}s{intervals}: of candidates "
+        f"{trained}, of the original with its probe."
     )
     return f"{bars.format('linear probes of training images')} {stars}{_name_budget(table)}"
 
