@@ -155,7 +155,6 @@ WORDS_ARMS: tuple[tuple[str, int, int, Control | None], ...] = (
     ),
 )
 ARM_LR = 1e-4
-ARM_TASKS = ("sentiment", "debian_sections", "wordnet", "acceptability")
 SEEDS = 3
 VALIDATION_TEXTS = 1_000
 PENALTY_TASK, PENALTIES = "wordnet", (1e-3, 1e-2, 1e-1, 1.0, 10.0)
@@ -216,7 +215,7 @@ def main() -> None:
     if name == WORDS and given.stage not in ("probe", "arms"):
         parser.error(f"{given.stage} is measured of MiniLM-L6 only")
     if given.stage == "probe":
-        for cell in list_missing(name, given.only):
+        for cell in list_missing("probe", name, given.only):
             measure(cell, given.ancestry)
     if given.stage == "blocks":
         for task, method in product(BLOCK_TASKS, CHOICES):
@@ -227,7 +226,7 @@ def main() -> None:
             if not find_rows("finetune", task=task, method=method, layers=layers):
                 measure_finetuning(Cell(method, layers, task), given.ancestry)
     if given.stage == "arms":
-        for cell in list_missing_arms(name, given.only):
+        for cell in list_missing("arms", name, given.only):
             measure_arm(cell, given.ancestry)
     if given.stage == "similarity":
         measure_similarities(given.ancestry)
@@ -246,23 +245,22 @@ def main() -> None:
         print(make())
 
 
-def list_missing(ancestry: str, words: Sequence[str]) -> Iterator[Cell]:
-    """Yield the cells that have no row yet and whose names contain all words, in their order."""
-    models = WORDS_ARMS if ancestry == WORDS else list(list_models())
-    for task, (method, layers, width, control) in product(TASKS, models):
-        cell = Cell(method, layers, task, width, control, ancestry=ancestry)
-        named = all(word in cell.name for word in words)
-        if named and not find_rows("probe", **asdict(cell)):
-            yield cell
+def list_cells(stage: Literal["probe", "arms"], ancestry: str) -> Iterator[Cell]:
+    """Yield the cells of a stage in the order in which they are measured, the first seed first."""
+    of_minilm = ARMS if stage == "arms" else tuple(list_models())
+    models = WORDS_ARMS if ancestry == WORDS else of_minilm
+    seeds = SEEDS if stage == "arms" else 1
+    for seed, task, (method, layers, width, control) in product(range(seeds), TASKS, models):
+        yield Cell(method, layers, task, width, control, seed, ancestry)
 
 
-def list_missing_arms(ancestry: str, words: Sequence[str]) -> Iterator[Cell]:
-    """Yield the arms that have no row yet and whose names contain all words, by seed."""
-    arms = WORDS_ARMS if ancestry == WORDS else ARMS
-    for seed, task, (method, layers, width, control) in product(range(SEEDS), ARM_TASKS, arms):
-        cell = Cell(method, layers, task, width, control, seed, ancestry)
-        named = all(word in cell.name for word in words)
-        if named and not find_rows("arms", **asdict(cell)):
+def list_missing(
+    stage: Literal["probe", "arms"], ancestry: str, words: Sequence[str]
+) -> Iterator[Cell]:
+    """Yield the cells that have no row yet and whose names contain all words."""
+    for cell in list_cells(stage, ancestry):
+        is_named = all(word in cell.name for word in words)
+        if is_named and not find_rows(stage, **asdict(cell)):
             yield cell
 
 
@@ -563,13 +561,13 @@ def make_arm_table() -> str:
     """Return the mean test accuracies of the arms in Markdown, per cent, with the number of seeds
     where not all are there.
     """
-    lines = [f"| model | {' | '.join(ARM_TASKS)} |", "|---|" + "---:|" * len(ARM_TASKS)]
+    lines = [f"| model | {' | '.join(TASKS)} |", "|---|" + "---:|" * len(TASKS)]
     for method, layers, width, control in ARMS:
         model = {"method": method, "layers": layers, "width": width, "control": control}
         found = find_rows("arms", ancestry="minilm", **model)
         if found:
             cells = []
-            for task in ARM_TASKS:
+            for task in TASKS:
                 values = [100 * row["accuracy"] for row in found if row["task"] == task]
                 seeds = f" ({count_noun(len(values), 'seed')})" if len(values) < SEEDS else ""
                 cells.append(f"{mean(values):.1f}{seeds}" if values else "")
@@ -582,12 +580,12 @@ def make_words_table() -> str:
     """Return the results of the bundled GPT-2 and its descendants in Markdown, per cent: a ridge
     regression before training, then the mean test accuracy of the seeds after fine-tuning.
     """
-    heads = [f"{task}: {step}" for task in ARM_TASKS for step in ("ridge", "fine-tuned")]
+    heads = [f"{task}: {step}" for task in TASKS for step in ("ridge", "fine-tuned")]
     lines = [f"| model | {' | '.join(heads)} |", "|---|" + "---:|" * len(heads)]
     for method, layers, width, control in WORDS_ARMS:
         model = {"method": method, "layers": layers, "width": width, "control": control}
         cells = []
-        for task in ARM_TASKS:
+        for task in TASKS:
             own = {"ancestry": WORDS, "task": task, **model}
             probes = find_rows("probe", **own)
             values = [100 * row["accuracy"] for row in find_rows("arms", **own)]
