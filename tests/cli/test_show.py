@@ -291,6 +291,14 @@ def test_a_folder_of_neither_kind_is_named_as_such(tmp_path: Path) -> None:
         assert "is neither a learngene nor a model" in result.stderr
 
 
+def test_a_flat_folder_of_texts_is_described(tmp_path: Path) -> None:
+    for number in range(40):
+        (tmp_path / f"{number:02}.txt").write_text(f"line {number}")
+    described = call("show", f"folder:{tmp_path}", "--json")
+    assert json.loads(described.stdout)["kind"] == "text"
+    assert described.stderr.startswith(f"note: {tmp_path} contains texts (00.txt) but no class ")
+
+
 def test_data_without_labels_are_described(tmp_path: Path) -> None:
     table = tmp_path / "plain.csv"
     table.write_text("text\n" + "".join(f"line {number}\n" for number in range(40)))

@@ -374,3 +374,10 @@ def test_absent_words_of_a_small_vocabulary_are_none() -> None:
     assert [values[f"{name}_token"] for name in ("bos", "eos", "pad")] == [None] * 3
     published = gpt2_names.convert_config({}, "config.json")
     assert published["pad_token"] == published["eos_token"] == 50256
+
+
+def test_one_text_has_no_spread_and_gives_no_warning(recwarn: pytest.WarningsRecorder) -> None:
+    from learngene_zoo.families.bert.host import spread_pooled
+
+    assert spread_pooled(None, torch.zeros(1, 4)) == {}
+    assert not recwarn.list

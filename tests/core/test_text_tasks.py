@@ -437,6 +437,7 @@ FILES = {
         "text,label\n": "no rows",
         "text,text\na,b\n": "two columns 'text'",
         "text,label\na,b,c\n": r"a\.csv line 2 has 3 cells",
+        "text,label\na\n": r"a\.csv line 2 has 1 cell, and the header has 2; add the missing",
         'text,label\n"a,b\n': "cannot be read as CSV",
         "label\n1\n2\n": "no column of texts",
         "text;label\na;1\nb, c, d;2\n": r"a\.csv looks separated by ';'; separate its cells by com",

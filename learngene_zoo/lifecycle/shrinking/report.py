@@ -94,15 +94,18 @@ def _describe_sizes(table: ShrinkTable, shown: Collection[str] | None) -> str:
     return f"{', '.join(['The size is layers x width', *parts])}."
 
 
+def _name_stage(table: ShrinkTable) -> str:
+    """Return whether validation is measured after or without fine-tuning."""
+    return "after fine-tuning" if table.trainings else "without fine-tuning"
+
+
 def _describe_training(table: ShrinkTable) -> str:
     """Describe when validation is measured, with the candidates that no epoch made better."""
-    if not table.trainings:
-        return "without fine-tuning"
     starts: dict[str, list[str]] = {}
     for training in table.trainings:
         if not training.kept_epoch:
             starts.setdefault(training.start, []).append(training.candidate)
-    return "after fine-tuning" + "".join(
+    return _name_stage(table) + "".join(
         f" (of {' and '.join(names)} at epoch 0: every later epoch was worse than {start})"
         for start, names in starts.items()
     )
@@ -141,10 +144,9 @@ def describe_picture(table: ShrinkTable) -> str:
             f"{bars.format('R² before healing')} Stars are R² after healing.{_name_budget(table)}"
         )
     intervals = " with 95 % intervals" if table.metric == "accuracy" else ""
-    trained = "after fine-tuning" if table.trainings else "without fine-tuning"
     stars = (
         f"Stars are the {table.metric} on validation {table.noun}s{intervals}: of candidates "
-        f"{trained}, of the original with its probe."
+        f"{_name_stage(table)}, of the original with its probe."
     )
     return f"{bars.format('linear probes of training images')} {stars}{_name_budget(table)}"
 
