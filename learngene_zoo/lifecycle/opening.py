@@ -229,6 +229,7 @@ def _find_task(model: Descendant | TimmModel | ExportedModel, verb: str) -> str:
     if model.task is not None:
         return model.task
     if shelf.needs_task(model.task, model.provenance):
-        call = f"lgzoo {verb} {quote_path(model.folder or 'MODEL')} --task folder:PATH"
+        data = "csv:PATH" if isinstance(model.input_format, TextFormat) else "folder:PATH"
+        call = f"lgzoo {verb} {quote_path(model.folder or 'MODEL')} --task {data}"
         raise WrongCall(f"the model does not record a task to use; give the task: {call}")
     return DEFAULT_TARGET

@@ -30,8 +30,8 @@ from learngene_zoo.tasks.listing import (
 from learngene_zoo.tasks.splits.assembly import assemble_task, assign_roles
 from learngene_zoo.tasks.splits.samples import Labelled
 from learngene_zoo.tasks.stamps import FileStamp, list_facts
-from learngene_zoo.tasks.task import Sample, Task
-from learngene_zoo.text import count_noun
+from learngene_zoo.tasks.task import KIND_OF, TABLES, Sample, Task
+from learngene_zoo.text import count_noun, quote_word
 
 # Called with the folder or file that is wrong, and the problem.
 Report = Callable[[str, str], None]
@@ -178,8 +178,16 @@ def _check_structure(layout: Layout, splits: Mapping[str, ClassFolders], top: st
                 "for each class"
             )
         raise BadData(
-            f"{folder} has no class folders with images; give it a subfolder for each class"
+            f"{folder} has no class folders with images; "
+            f"{_suggest_tables(folder) or 'give it a subfolder for each class'}"
         )
+
+
+def _suggest_tables(folder: Path) -> str:
+    """Return a hint to write csv:FOLDER if there are tables in a folder, else ""."""
+    kinds = {KIND_OF.get(path.suffix.lower()) for path in folder.iterdir() if path.is_file()}
+    kind = next((kind for kind in TABLES if kind in kinds), None)
+    return f"did you mean {kind}:{quote_word(str(folder))}?" if kind else ""
 
 
 def _find_subfolder_names(path: Path, listing: Listing) -> set[str] | None:

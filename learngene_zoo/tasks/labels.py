@@ -5,7 +5,7 @@ element. A column `split` divides a table that is not divided yet.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -96,14 +96,26 @@ def read_labels(table: Any, column: str, name: str) -> list[int | str | bool]:
     return labels
 
 
-def list_classes(name: str, labels: Mapping[str, Sequence[Any]]) -> tuple[str, ...]:
+def list_classes(
+    name: str,
+    labels: Mapping[str, Sequence[Any]],
+    locate: Callable[[str, int], str] | None = None,
+) -> tuple[str, ...]:
     """Return the classes of the training images, sorted by number if all are numbers, else by name.
 
     Digits that are too long for the name of a class count as a name, which `Task` refuses; `int`
-    does not convert more than 4,300. Raises `BadData` if another split has further classes.
+    does not convert more than 4,300.
+
+    Args:
+        name: the name of the data in errors.
+        labels: the labels of each split's rows.
+        locate: returns the name of a row in errors, given its split and its number.
+
+    Raises:
+        BadData: if another split has further classes.
     """
     train = check_train_classes(
-        name, {split: set(map(str, values)) for split, values in labels.items()}
+        name, {split: list(map(str, values)) for split, values in labels.items()}, locate
     )
     numbers = all(
         len(text) <= MAX_NAME_LENGTH and text.removeprefix("-").isdecimal() for text in train

@@ -25,6 +25,7 @@ from learngene_zoo.tasks.labels import (
     find_label_columns,
     find_scalar,
     list_classes,
+    name_row,
     read_labels,
     refuse_label_columns,
 )
@@ -122,7 +123,9 @@ def label_rows(
     values = {
         split: read_labels(table, label, f"{name} {split}") for split, table in splits.items()
     }
-    class_names = listed or list_classes(name, values)
+    class_names = listed or list_classes(
+        name, values, lambda split, row: name_row(splits[split], "", row).lstrip()
+    )
     number = {text: index for index, text in enumerate(class_names)}
     labelled = {}
     for split, table in splits.items():

@@ -37,6 +37,7 @@ LINES = {
     ),
     "expand lsamd-mni": (2, "no folder or learngene named 'lsamd-mni'; did you mean lsamd-mini?"),
     "show sings": (2, "no method, learngene, task or suite named 'sings'; did you mean signs?"),
+    "show none.csv": (2, "there is no file none.csv; give a file that exists, as csv:FILE"),
     "list method": (2, "no list named 'method'; did you mean methods?"),
     "evaluate model --device gpu": (2, "no device named 'gpu'; known: auto, cpu, cuda, mps"),
     "evaluate model --threads 0": (

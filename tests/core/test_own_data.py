@@ -458,7 +458,7 @@ def test_no_data_is_assumed_for_a_model_of_somebody_elses_ancestry_model(tmp_pat
     )
     with pytest.raises(
         WrongCall,
-        match=r"does not record a task to use; give the task: lgzoo evaluate MODEL --task",
+        match=r"does not record a task to use; give the task: lgzoo evaluate MODEL --task folder:PATH",
     ):
         lg.evaluate(model)
 

@@ -264,7 +264,7 @@ def test_faults_of_parquet(tmp_path: Path) -> None:
         open_task(f"parquet:{file}")
     table(9).to_parquet(file)
     table(9).map(lambda row: {"label": "w"}).to_parquet(tmp_path / "test.parquet")
-    with pytest.raises(BadData, match="class 'w' of test is not in train"):
+    with pytest.raises(BadData, match=r"class 'w' of test \(row 0\) is not in train"):
         open_task(f"parquet:{tmp_path}")
     (tmp_path / "test.parquet").rename(tmp_path / "other.parquet")
     with pytest.raises(BadData, match="belongs to no split"):

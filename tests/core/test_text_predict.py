@@ -93,6 +93,15 @@ def test_a_text_with_too_many_tokens_is_noted() -> None:
     assert "is left out" not in call("predict", "model", "--text", "a dog").stderr
 
 
+def test_a_model_that_records_no_task_names_the_form_of_texts() -> None:
+    lifecycle.expand("gene", layers=1, out="bare", run=Run(threads=1))
+    for verb in ("finetune", "evaluate"):
+        assert errors_of(call(verb, "bare")) == [
+            "error: the model does not record a task to use; give the task: "
+            f"lgzoo {verb} bare --task csv:PATH"
+        ]
+
+
 @pytest.mark.parametrize(
     ("words", "stdin", "said"),
     [
@@ -178,9 +187,8 @@ def tuned(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("words", [["--text", "the cat"], ["-"], ["one.txt"]])
+@pytest.mark.parametrize("words", [["--text", "the cat"], ["-"]])
 def test_one_text_for_a_model_of_pairs_is_refused(words: list[str], tuned: Path) -> None:
-    (tuned / "one.txt").write_text("the cat")
     result = call("predict", "two", *words, stdin="the cat\na dog\n")
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.splitlines() == [
@@ -189,6 +197,18 @@ def test_one_text_for_a_model_of_pairs_is_refused(words: list[str], tuned: Path)
     ]
     with pytest.raises(WrongCall, match="is one text"):
         lifecycle.predict("two", ["the cat"], run=Run(threads=1))
+
+
+def test_a_file_without_a_pair_does_not_stop_the_others(tuned: Path) -> None:
+    pairs = tuned / "pairs"
+    pairs.mkdir()
+    (pairs / "a.txt").write_text("the cat")
+    (pairs / "b.txt").write_text("the cat\ta bird")
+    result = call("predict", "two", "pairs")
+    assert (result.exit_code, result.stdout.partition(":")[0]) == (1, "pairs/b.txt")
+    assert errors_of(result) == [
+        "error: pairs/a.txt has one text, and the model takes pairs; put a tab between both texts"
+    ]
 
 
 def test_a_pair_has_one_tab_and_a_long_text_is_shortened_in_errors(tuned: Path) -> None:

@@ -427,8 +427,14 @@ def test_labels_outside_the_classes_are_named(tmp_path: Path) -> None:
         open_task(f"parquet:{tmp_path / 'a.parquet'}")
     write_csv(tmp_path / "c" / "train.csv")
     (tmp_path / "c" / "test.csv").write_text("text,label\nx,maybe\n")
-    with pytest.raises(BadData, match="class 'maybe' of test is not in train"):
+    with pytest.raises(
+        BadData, match=r"class 'maybe' of test \(.*c/test\.csv line 2\) is not in train"
+    ):
         open_task(f"csv:{tmp_path / 'c'}")
+    with pytest.raises(
+        BadData, match=r"c has no class folders with images; did you mean csv:.*/c\?"
+    ):
+        open_task(f"folder:{tmp_path / 'c'}")
 
 
 FILES = {

@@ -34,7 +34,14 @@ from learngene_zoo.cli.listing import DROPS, make_task_row
 from learngene_zoo.cli.options import check_tasks, complete_learngenes, find_typed
 from learngene_zoo.cli.plan import list_sizes, make_convention_option, print_sizes
 from learngene_zoo.cli.sections import SettingsCommand
-from learngene_zoo.errors import BadFile, WrongCall, ZooError, find_nearest, refuse_unknown
+from learngene_zoo.errors import (
+    BadFile,
+    WrongCall,
+    ZooError,
+    find_nearest,
+    refuse_unknown,
+    suggest_path,
+)
 from learngene_zoo.families.family import Convention
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.method.contract import Method
@@ -45,7 +52,7 @@ from learngene_zoo.pretrained.sources import find_local_weights
 from learngene_zoo.settings import Json, to_json
 from learngene_zoo.storage import CONFIG, check_length
 from learngene_zoo.tasks import catalogue
-from learngene_zoo.tasks.task import SPLITS, Task
+from learngene_zoo.tasks.task import KIND_OF, SPLITS, Task
 from learngene_zoo.text import quote_word
 
 if TYPE_CHECKING:
@@ -165,6 +172,10 @@ def _find_folder(name: str, offline: bool) -> Path | None:
             return None
         if catalogue.suggest_file(name):
             raise WrongCall(f"{name} is a file; {catalogue.suggest_file(name)}") from None
+        kind = KIND_OF.get(Path(name).suffix.lower())
+        if kind:
+            remedy = suggest_path(Path(name), f"give a file that exists, as {kind}:FILE")
+            raise WrongCall(f"there is no file {name}; {remedy}") from None
         if "/" in name or Path(name).exists():
             raise
         catalogue.SUITES.check_unused(name)

@@ -205,6 +205,9 @@ def _iterate_texts(
         elif pairs and text.count("\t") > 1:
             reason = f"a pair has one tab between its texts, and {text!r:.80} has several"
             yield UnreadableText(text, reason)
+        elif pairs and file and "\t" not in text:
+            reason = f"{file} has one text, and the model takes pairs; put a tab between both texts"
+            yield UnreadableText(text, reason)
         else:
             yield _split_pair(text)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -31,18 +31,30 @@ def assign_roles(stored: Mapping[str, Stored], roles: Mapping[str, str]) -> dict
     return {**unassigned, **{role: stored[split] for role, split in played.items()}}
 
 
-def check_train_classes(name: str, labels: Mapping[str, Iterable[Stored]]) -> set[Stored]:
+def check_train_classes(
+    name: str,
+    labels: Mapping[str, Sequence[Stored]],
+    locate: Callable[[str, int], str] | None = None,
+) -> set[Stored]:
     """Return the labels of the training images.
 
-    Raises `BadData` if another split has further labels.
+    Args:
+        name: the name of the data in errors.
+        labels: the labels of each split's rows.
+        locate: returns the name of a row in errors, given its split and its number.
+
+    Raises:
+        BadData: if another split has further labels.
     """
     train = set(labels["train"])
     for split, values in labels.items():
         strange = set(values) - train
         if strange:
             first = min(strange, key=str)
+            where = f" ({locate(split, values.index(first))})" if locate else ""
             raise BadData(
-                f"{name}: class {first!r} of {split} is not in train; give both the same classes"
+                f"{name}: class {first!r} of {split}{where} is not in train; give both the same "
+                "classes"
             )
     return train
 
