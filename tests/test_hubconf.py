@@ -1,12 +1,14 @@
 """torch.hub from a bare checkout: nothing of ours installed, only torch, timm, safetensors and
 huggingface_hub there.
 
-Each story runs in a process of its own that starts in an empty folder.
+Each story runs in a process of its own that starts in an empty folder; `STORY` is that of most
+tests.
 """
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import json
 import os
 import shutil
@@ -14,6 +16,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,6 +25,7 @@ from learngene_zoo.torch_hub import list_entries
 ROOT = Path(__file__).resolve().parent.parent
 PARTS = ("hubconf.py", "pyproject.toml", "learngene_zoo", "plugins", "cards")
 OWNER, REF = "somebody", "v0.1.0"
+Told = dict[str, Any]  # what a story says, by its names
 
 # Blocks what a bare machine does not have, and takes every installed copy of ours off the path.
 BARE = """
@@ -87,7 +91,7 @@ def learngene(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Learngene(config=config, state=state).save(tmp_path_factory.mktemp("gene") / "learngene")
 
 
-def story(code: str, cache: Path, learngene: Path, folder: Path) -> dict[str, object]:
+def story(code: str, cache: Path, learngene: Path, folder: Path) -> Told:
     """What the code puts into `told`. It sees COPY, HUB, GENE and OWNER_REF."""
     names = {
         "HUB": str(cache),
@@ -116,7 +120,6 @@ def story(code: str, cache: Path, learngene: Path, folder: Path) -> dict[str, ob
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A learngene of `first_k` from a GPT-2 of 3 layers."""
-    pytest.importorskip("transformers")
     from dataclasses import replace
 
     from learngene_zoo.families.family import load_family
@@ -130,61 +133,99 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return learngene.save(tmp_path_factory.mktemp("gene") / "texts")
 
 
+ENTRIES = [
+    *list_entries(),
+    *(f"descendant {card}" for card in ("closed_form-mini", "tal-mini", "pool-mini")),
+]
+STORY = f"""
+import warnings
+path = list(sys.path)
+
+asked = dict(trust_repo=True, skip_validation=True)
+told["list"] = torch.hub.list(NAME, **asked)
+told["help"] = [torch.hub.help(NAME, entry, **asked) for entry in ("lsamd_vit", "descendant", "scratch_vit")]
+told["cached layers"] = len(torch.hub.load(NAME, "lsamd_vit", layers=2, learngene=GENE, **asked).blocks)
+for key, entry, given in (
+    ("unknown", "nothing_vit", {{}}),
+    ("not shipped", "distillation_vit", {{}}),
+    ("task", "lsamd_vit", dict(task="digitz", learngene=GENE)),
+    ("method", "scratch_vit", dict(learngene=GENE)),
+):
+    try:
+        torch.hub.load(NAME, entry, **given, **asked)
+    except Exception as error:
+        told[key] = [type(error).__name__, str(error)]
+
+model = torch.hub.load(COPY, "lsamd_vit", task="digits", layers=3, learngene=GENE, source="local")
+told["class"] = type(model).__module__ + "." + type(model).__name__
+told["shape"] = list(model(torch.zeros(2, 3, 16, 16)).shape)
+told["layers"] = len(model.blocks)
+told["path unchanged"] = path == sys.path
+again = torch.hub.load(COPY, "descendant", GENE, depth=3, num_classes=10, source="local", seed=0)
+told["same"] = all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), again.state_dict().values()))
+scratch = torch.hub.load(COPY, "lsamd_vit", pretrained=False, layers=3, learngene=GENE, source="local")
+told["scratch classes"] = scratch.num_classes  # nobody named any, so there is no head
+told["scratch differs"] = not torch.equal(scratch.blocks[0].attn.qkv.weight, model.blocks[0].attn.qkv.weight)
+other = torch.hub.load(COPY, "lsamd_vit", layers=2, seed=1, learngene=GENE, source="local")
+told["inherited"] = torch.equal(other.blocks[0].attn.qkv.weight, model.blocks[0].attn.qkv.weight)
+import lgzoo_baselines.trained.distillation  # a plugin that nothing has imported yet, after load has returned
+from learngene_zoo import lifecycle
+told["from"] = sorted({{sys.modules[n].__file__.startswith(COPY) for n in sys.modules if n.startswith(("learngene_zoo", "lgzoo_"))}})
+told["finders"] = sum(hasattr(finder, "learngene_zoo_checkout") for finder in sys.meta_path)
+told["blocked"] = [name for name in BLOCKED if name in sys.modules]
+torch.save(model, "model.pt")
+
+warnings.simplefilter("ignore")
+for name in {ENTRIES!r}:
+    entry, _, card = name.partition(" ")
+    try:
+        model = torch.hub.load(COPY, entry, *filter(None, [card]), task="digits", source="local")
+        kinds = [kind.__name__ for kind in type(model).__mro__]
+        kind = "VisionTransformer" if "VisionTransformer" in kinds else kinds[0]
+        told["entry " + name] = [kind, list(model(torch.zeros(1, 3, 32, 32)).shape)]
+    except Exception as error:
+        told["entry " + name] = repr(error)
+told["blocked by entries"] = [name for name in BLOCKED if name in sys.modules]
+
+if TEXTS is not None:
+    model = torch.hub.load(COPY, "descendant", TEXTS, task="sentiment", layers=2, source="local")
+    told["class of texts"] = type(model).__module__ + "." + type(model).__name__
+    encoded = model.tokenizer.encode_batch(["w5 w6", "w7 w8 w9"])
+    ids = torch.tensor([text.ids for text in encoded])
+    told["shape of texts"] = list(model(input_ids=ids).logits.shape)
+    told["labels of texts"] = model.label_names
+    told["blocked by texts"] = [name for name in BLOCKED if name in sys.modules]
+"""
+HAS_TRANSFORMERS = importlib.util.find_spec("transformers") is not None
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder in which the story of `told` runs."""
+    return tmp_path_factory.mktemp("empty")
+
+
+@pytest.fixture(scope="module")
+def told(cache: Path, learngene: Path, folder: Path, request: pytest.FixtureRequest) -> Told:
+    """What `STORY` says."""
+    texts = str(request.getfixturevalue("texts")) if HAS_TRANSFORMERS else None
+    return story(f"TEXTS = {texts!r}\n{STORY}", cache, learngene, folder)
+
+
 @pytest.mark.slow
-def test_a_bare_checkout_builds_models_of_texts(cache: Path, texts: Path, tmp_path: Path) -> None:
-    told = story(
-        """
-        model = torch.hub.load(COPY, "descendant", GENE, task="sentiment", layers=2, source="local")
-        told["class"] = type(model).__module__ + "." + type(model).__name__
-        encoded = model.tokenizer.encode_batch(["w5 w6", "w7 w8 w9"])
-        ids = torch.tensor([text.ids for text in encoded])
-        told["shape"] = list(model(input_ids=ids).logits.shape)
-        told["labels"] = model.label_names
-        told["blocked"] = [name for name in BLOCKED if name in sys.modules]
-        """,
-        cache,
-        texts,
-        tmp_path,
-    )
-    assert told == {
-        "class": "transformers.models.gpt2.modeling_gpt2.GPT2ForSequenceClassification",
-        "shape": [2, 2],
-        "labels": ["bad", "good"],
-        "blocked": [],
+@pytest.mark.skipif(not HAS_TRANSFORMERS, reason="the extra `text` is not installed")
+def test_a_bare_checkout_builds_models_of_texts(told: Told) -> None:
+    assert {name: value for name, value in told.items() if name.endswith(" texts")} == {
+        "class of texts": "transformers.models.gpt2.modeling_gpt2.GPT2ForSequenceClassification",
+        "shape of texts": [2, 2],
+        "labels of texts": ["bad", "good"],
+        "blocked by texts": [],
     }
 
 
 @pytest.mark.slow
-def test_a_bare_checkout_builds_plain_timm_models(
-    cache: Path, learngene: Path, tmp_path: Path
-) -> None:
-    told = story(
-        """
-        path = list(sys.path)
-        model = torch.hub.load(COPY, "lsamd_vit", task="digits", layers=3, learngene=GENE, source="local")
-        told["class"] = type(model).__module__ + "." + type(model).__name__
-        told["shape"] = list(model(torch.zeros(2, 3, 16, 16)).shape)
-        told["layers"] = len(model.blocks)
-        told["path unchanged"] = path == sys.path
-        again = torch.hub.load(COPY, "descendant", GENE, depth=3, num_classes=10, source="local", seed=0)
-        told["same"] = all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), again.state_dict().values()))
-        scratch = torch.hub.load(COPY, "lsamd_vit", pretrained=False, layers=3, learngene=GENE, source="local")
-        told["scratch classes"] = scratch.num_classes  # nobody named any, so there is no head
-        told["scratch differs"] = not torch.equal(scratch.blocks[0].attn.qkv.weight, model.blocks[0].attn.qkv.weight)
-        other = torch.hub.load(COPY, "lsamd_vit", layers=2, seed=1, learngene=GENE, source="local")
-        told["inherited"] = torch.equal(other.blocks[0].attn.qkv.weight, model.blocks[0].attn.qkv.weight)
-        import lgzoo_baselines.trained.distillation  # a plugin that nothing has imported yet, after load has returned
-        from learngene_zoo import lifecycle
-        told["from"] = sorted({sys.modules[n].__file__.startswith(COPY) for n in sys.modules if n.startswith(("learngene_zoo", "lgzoo_"))})
-        told["finders"] = sum(hasattr(finder, "learngene_zoo_checkout") for finder in sys.meta_path)
-        told["blocked"] = [name for name in BLOCKED if name in sys.modules]
-        torch.save(model, "model.pt")
-        """,
-        cache,
-        learngene,
-        tmp_path,
-    )
-    assert told == {
+def test_a_bare_checkout_builds_plain_timm_models(told: Told, folder: Path) -> None:
+    expected = {
         "class": "timm.models.vision_transformer.VisionTransformer",
         "shape": [2, 10],
         "layers": 3,
@@ -197,6 +238,7 @@ def test_a_bare_checkout_builds_plain_timm_models(
         "finders": 1,
         "blocked": [],
     }
+    assert {name: told[name] for name in expected} == expected
     code = (
         "import sys, torch; m = torch.load('model.pt', weights_only=False); print(m(torch.zeros(1,"
         " 3, 16, 16)).shape[1])"
@@ -204,89 +246,33 @@ def test_a_bare_checkout_builds_plain_timm_models(
     code += "; assert not any(name.startswith(('learngene_zoo', 'lgzoo_')) for name in sys.modules)"
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     ran = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True
+        [sys.executable, "-c", code], cwd=folder, env=environment, capture_output=True, text=True
     )
     assert ran.stdout.strip() == "10", ran.stderr
 
 
 @pytest.mark.slow
-def test_list_and_help_and_load_work_offline_from_the_hub_cache(
-    cache: Path, learngene: Path, tmp_path: Path
-) -> None:
-    message = story(
-        """
-        asked = dict(trust_repo=True, skip_validation=True)
-        told["list"] = torch.hub.list(NAME, **asked)
-        told["help"] = [torch.hub.help(NAME, entry, **asked) for entry in ("lsamd_vit", "descendant", "scratch_vit")]
-        told["layers"] = len(torch.hub.load(NAME, "lsamd_vit", layers=2, learngene=GENE, **asked).blocks)
-        for key, entry in (("unknown", "nothing_vit"), ("not shipped", "distillation_vit")):
-            try:
-                torch.hub.load(NAME, entry, **asked)
-            except RuntimeError as error:
-                told[key] = str(error)
-        try:
-            torch.hub.load(NAME, "lsamd_vit", task="digitz", learngene=GENE, **asked)
-        except Exception as error:
-            told["task"] = str(error)
-        try:
-            torch.hub.load(NAME, "scratch_vit", learngene=GENE, **asked)
-        except Exception as error:
-            told["method"] = str(error)
-        """,
-        cache,
-        learngene,
-        tmp_path,
-    )
-    assert {"lsamd_vit", "descendant", "scratch_vit"} <= set(message["list"])  # type: ignore[call-overload]
-    assert all(name.endswith("_vit") or name == "descendant" for name in message["list"])  # type: ignore[attr-defined]
-    assert all("learngene" in text for text in message["help"])  # type: ignore[attr-defined]
-    assert message["layers"] == 2
-    assert not {"distillation_vit", "pretrain_finetune_vit"} & set(message["list"])  # type: ignore[call-overload]
-    assert "nothing_vit" in str(message["unknown"])
-    assert "distillation_vit" in str(message["not shipped"])
-    assert "did you mean digits?" in str(message["task"])
-    assert "learngene of lsamd, not of scratch" in str(message["method"])
+def test_list_and_help_and_load_work_offline_from_the_hub_cache(told: Told) -> None:
+    assert {"lsamd_vit", "descendant", "scratch_vit"} <= set(told["list"])
+    assert all(name.endswith("_vit") or name == "descendant" for name in told["list"])
+    assert all("learngene" in text for text in told["help"])
+    assert told["cached layers"] == 2
+    assert not {"distillation_vit", "pretrain_finetune_vit"} & set(told["list"])
+    for key, entry in (("unknown", "nothing_vit"), ("not shipped", "distillation_vit")):
+        kind, message = told[key]
+        assert kind == "RuntimeError"
+        assert entry in message
+    assert "did you mean digits?" in told["task"][1]
+    assert "learngene of lsamd, not of scratch" in told["method"][1]
 
 
-ENTRIES = [
-    *list_entries(),
-    *(f"descendant {card}" for card in ("closed_form-mini", "tal-mini", "pool-mini")),
-]
+@pytest.mark.parametrize("name", ENTRIES)
+def test_every_entry_works_with_the_declared_packages_alone(told: Told, name: str) -> None:
+    assert told[f"entry {name}"] == ["VisionTransformer", [1, 10]]
 
 
-@pytest.fixture(scope="module")
-def loaded(
-    cache: Path, learngene: Path, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, object]:
-    """What every entry returns for a task, or the error that it raises; all of them in one process
-    without the blocked packages.
-    """
-    return story(
-        f"""
-        import warnings
-        warnings.simplefilter("ignore")
-        for name in {ENTRIES!r}:
-            entry, _, card = name.partition(" ")
-            try:
-                model = torch.hub.load(COPY, entry, *filter(None, [card]), task="digits", source="local")
-                kinds = [kind.__name__ for kind in type(model).__mro__]
-                kind = "VisionTransformer" if "VisionTransformer" in kinds else kinds[0]
-                told[name] = [kind, list(model(torch.zeros(1, 3, 32, 32)).shape)]
-            except Exception as error:
-                told[name] = repr(error)
-        told["blocked"] = [name for name in BLOCKED if name in sys.modules]
-        """,
-        cache,
-        learngene,
-        tmp_path_factory.mktemp("empty"),
-    )
-
-
-@pytest.mark.parametrize("name", [*ENTRIES, "blocked"])
-def test_every_entry_works_with_the_declared_packages_alone(
-    loaded: dict[str, object], name: str
-) -> None:
-    assert loaded[name] == ([] if name == "blocked" else ["VisionTransformer", [1, 10]])
+def test_no_entry_imports_a_package_that_is_not_declared(told: Told) -> None:
+    assert told["blocked by entries"] == []
 
 
 def test_every_entry_that_is_listed_is_one_that_is_loaded_here() -> None:

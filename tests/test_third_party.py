@@ -1,5 +1,5 @@
 """Plugins of third parties: the packages of docs/plugins.md, built, installed and used in processes
-of their own.
+that find them: one process for each folder of packages.
 """
 
 from __future__ import annotations
@@ -7,8 +7,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -35,39 +37,89 @@ def python(*arguments: str, site: Path, cwd: Path) -> subprocess.CompletedProces
     )
 
 
-def lgzoo(*words: str, site: Path, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return python("-m", "learngene_zoo", *words, site=site, cwd=cwd)
+CALL_EACH = """
+import json, sys
+from click.testing import CliRunner
+from learngene_zoo.cli.main import main
+for line in json.loads(sys.argv[1]):
+    called = CliRunner().invoke(main, line, prog_name="lgzoo", catch_exceptions=False)
+    print(json.dumps([called.exit_code, called.stdout, called.stderr]))
+"""
+
+
+@dataclass(frozen=True)
+class Called:
+    """How a command line ended, and what it printed."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def lgzoo(*lines: str, site: Path, cwd: Path) -> list[Called]:
+    """Call command lines, one after the other in one process."""
+    words = json.dumps([shlex.split(line) for line in lines])
+    process = python("-c", CALL_EACH, words, site=site, cwd=cwd)
+    assert process.returncode == 0, process.stderr
+    return [Called(*json.loads(called)) for called in process.stdout.splitlines()]
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the documented plugins are installed, as `lgzoo new-plugin` writes them."""
-    folder = tmp_path_factory.mktemp("site")
-    pip = [
-        sys.executable,
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--no-deps",
-        "--no-build-isolation",
-        "--no-index",
-    ]
-    for name, kind in DOCUMENTED.items():
-        source = tmp_path_factory.mktemp("source") / name
-        written = lgzoo(
-            "new-plugin", name, "--kind", kind, "-o", str(source), site=folder, cwd=folder
-        )
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the documented plugins, as `lgzoo new-plugin` writes them."""
+    folder = tmp_path_factory.mktemp("source")
+    (folder / "empty").mkdir()
+    lines = [f"new-plugin {name} --kind {kind} -o {name}" for name, kind in DOCUMENTED.items()]
+    for written in lgzoo(*lines, site=folder / "empty", cwd=folder):
         assert written.returncode == 0, written.stderr
         assert "pip install -e '.[test]' && pytest" in written.stderr
-        process = subprocess.run(
-            [*pip, "--target", str(folder), str(source)],
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
-        assert process.returncode == 0, process.stderr
     return folder
+
+
+@pytest.fixture(scope="module")
+def site(sources: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the documented plugins are installed."""
+    folder = tmp_path_factory.mktemp("site")
+    options = ["--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
+    process = subprocess.run(
+        [
+            *(sys.executable, "-m", "pip", "install", *options, "--target", str(folder)),
+            *(str(sources / name) for name in DOCUMENTED),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert process.returncode == 0, process.stderr
+    return folder
+
+
+SIZE = "--layers 1 --width 16 --heads 2 --image-size 16 --patch-size 8"
+TRAINING = "--epochs 16 --lr 0.005 --batch-size 50 --augment none --init fan_in"
+LINES = {
+    "list methods": "list methods --all",
+    "help": "extract first_blocks --help",
+    "plan": "plan first_blocks --ancestry timm:deit_tiny_patch16_224 --keep 3 --json",
+    "doctor": "doctor",
+    "list tasks": "list tasks --all",
+    "show": "show shades --json",
+    "train": f"train --task shades-side {SIZE} {TRAINING} -o model",
+    "evaluate": "evaluate model --task shades-side --json",
+    "extract": "extract first_blocks --keep 2 -o mine",
+    "expand": "expand mine --layers 2 -o built",
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The working folder of `called`."""
+    return tmp_path_factory.mktemp("folder")
+
+
+@pytest.fixture(scope="module")
+def called(site: Path, folder: Path) -> dict[str, Called]:
+    """How `LINES` ended where the documented plugins are installed."""
+    return dict(zip(LINES, lgzoo(*LINES.values(), site=site, cwd=folder), strict=True))
 
 
 def test_the_page_shows_what_new_plugin_writes() -> None:
@@ -85,48 +137,37 @@ def test_the_page_shows_what_new_plugin_writes() -> None:
     assert not shown
 
 
-@pytest.mark.parametrize(("name", "kind"), DOCUMENTED.items())
 def test_what_new_plugin_writes_passes_its_own_test(
-    name: str, kind: str, site: Path, tmp_path: Path
+    sources: Path, site: Path, tmp_path: Path
 ) -> None:
-    written = lgzoo("new-plugin", name, "--kind", kind, "-o", "mine", site=tmp_path, cwd=tmp_path)
-    assert written.returncode == 0, written.stderr
-    result = python(
-        "-m", "pytest", "-q", "-p", "no:cacheprovider", "mine/tests", site=site, cwd=tmp_path
-    )
+    tests = [str(sources / name / "tests") for name in DOCUMENTED]
+    result = python("-m", "pytest", "-v", "-p", "no:cacheprovider", *tests, site=site, cwd=tmp_path)
     assert result.returncode == 0, result.stdout + result.stderr
+    for name in DOCUMENTED:
+        assert re.search(rf"test_{name}.py::test_contract PASSED", result.stdout), result.stdout
 
 
-def test_it_is_listed_and_has_a_command_of_its_own(site: Path, tmp_path: Path) -> None:
-    listed = lgzoo("list", "methods", "--all", site=site, cwd=tmp_path)
+def test_it_is_listed_and_has_a_command_of_its_own(called: dict[str, Called]) -> None:
+    listed = called["list methods"]
     assert listed.returncode == 0, listed.stderr
     assert "first_blocks" in listed.stdout
     assert "lsamd" in listed.stdout
-    helped = lgzoo("extract", "first_blocks", "--help", site=site, cwd=tmp_path)
+    helped = called["help"]
     assert helped.returncode == 0, helped.stderr
     assert "--keep INTEGER" in helped.stdout
     assert "number of blocks" in helped.stdout
 
 
-def test_doctor_names_plugins_of_other_packages(site: Path, tmp_path: Path) -> None:
-    shown = lgzoo("doctor", site=site, cwd=tmp_path)
+def test_doctor_names_plugins_of_other_packages(called: dict[str, Called]) -> None:
+    shown = called["doctor"]
     assert shown.returncode == 0, shown.stdout + shown.stderr
     assert re.search(r"^method first_blocks +ok +lgzoo_first_blocks:", shown.stdout, flags=re.M)
     assert re.search(r"^suite shades +ok +lgzoo_shades:", shown.stdout, flags=re.M)
     assert "method lsamd" not in shown.stdout
 
 
-def test_it_plans_without_a_word_of_it_in_the_zoo(site: Path, tmp_path: Path) -> None:
-    words = (
-        "plan",
-        "first_blocks",
-        "--ancestry",
-        "timm:deit_tiny_patch16_224",
-        "--keep",
-        "3",
-        "--json",
-    )
-    planned = lgzoo(*words, site=site, cwd=tmp_path)
+def test_it_plans_without_a_word_of_it_in_the_zoo(called: dict[str, Called]) -> None:
+    planned = called["plan"]
     assert planned.returncode == 0, planned.stderr
     assert planned.stdout.count('"layers"') == 3
 
@@ -142,65 +183,42 @@ def test_it_keeps_the_contract(site: Path, tmp_path: Path) -> None:
     assert result.stdout == "kept\n", result.stderr
 
 
-def test_a_suite_is_listed_and_its_task_evaluates_a_model(site: Path, tmp_path: Path) -> None:
-    listed = lgzoo("list", "tasks", "--all", site=site, cwd=tmp_path)
-    assert "shades-side" in listed.stdout, listed.stderr
-    shown = lgzoo("show", "shades", "--json", site=site, cwd=tmp_path)
+def test_a_suite_is_listed_and_its_task_evaluates_a_model(called: dict[str, Called]) -> None:
+    assert "shades-side" in called["list tasks"].stdout, called["list tasks"].stderr
+    shown = called["show"]
     assert [row["suites"] for row in json.loads(shown.stdout)] == [["shades"]], shown.stderr
-    size = (
-        "--layers",
-        "1",
-        "--width",
-        "16",
-        "--heads",
-        "2",
-        "--image-size",
-        "16",
-        "--patch-size",
-        "8",
-    )
-    how = (
-        "--epochs",
-        "16",
-        "--lr",
-        "0.005",
-        "--batch-size",
-        "50",
-        "--augment",
-        "none",
-        "--init",
-        "fan_in",
-    )
-    trained = lgzoo(
-        "train", "--task", "shades-side", *size, *how, "-o", "model", site=site, cwd=tmp_path
-    )
-    assert trained.returncode == 0, trained.stderr
-    result = lgzoo("evaluate", "model", "--task", "shades-side", "--json", site=site, cwd=tmp_path)
+    assert called["train"].returncode == 0, called["train"].stderr
+    result = called["evaluate"]
     assert json.loads(result.stdout)["value"] > 0.7, result.stdout + result.stderr
 
 
-def test_a_learngene_says_which_package_brings_its_method(site: Path, tmp_path: Path) -> None:
-    result = lgzoo("extract", "first_blocks", "--keep", "2", "-o", "mine", site=site, cwd=tmp_path)
-    assert result.returncode == 0, result.stderr
+def test_a_learngene_says_which_package_brings_its_method(
+    called: dict[str, Called], folder: Path
+) -> None:
+    assert called["extract"].returncode == 0, called["extract"].stderr
     assert (
-        json.loads((tmp_path / "mine/config.json").read_text())["versions"]["lgzoo-first-blocks"]
+        json.loads((folder / "mine/config.json").read_text())["versions"]["lgzoo-first-blocks"]
         == "0.1.0"
     )
-    built = lgzoo("expand", "mine", "--layers", "2", "-o", "built", site=site, cwd=tmp_path)
-    assert built.returncode == 0, built.stderr
-    record = json.loads((tmp_path / "built/config.json").read_text())["learngene"]
+    assert called["expand"].returncode == 0, called["expand"].stderr
+    record = json.loads((folder / "built/config.json").read_text())["learngene"]
     assert record["method_package"] == {"lgzoo-first-blocks": "0.1.0"}
-    (tmp_path / "empty").mkdir()
-    how = ("--task", "digits", "--images", "16", "--epochs", "1", "-o", "tuned")
-    tuned = lgzoo("finetune", "built", *how, site=tmp_path / "empty", cwd=tmp_path)
+    (folder / "empty").mkdir()
+    tuned, *refused = lgzoo(
+        "finetune built --task digits --images 16 --epochs 1 -o tuned",
+        "expand mine --layers 2",
+        "show mine",
+        "plot mine",
+        site=folder / "empty",
+        cwd=folder,
+    )
     assert tuned.returncode == 0, tuned.stderr
     assert record["method_title"]
     for name in ("mine", "built", "tuned"):
-        card = (tmp_path / name / "README.md").read_text()
+        card = (folder / name / "README.md").read_text()
         assert "pip install lgzoo-first-blocks" in card
         assert f"The method: {record['method_title']}." in card
-    for line in (["expand", "mine", "--layers", "2"], ["show", "mine"], ["plot", "mine"]):
-        done = lgzoo(*line, site=tmp_path / "empty", cwd=tmp_path)
+    for done in refused:
         assert done.returncode == 1
         assert "by the method 'first_blocks', which is not installed" in done.stderr
         assert (
@@ -238,7 +256,7 @@ def test_a_size_that_it_does_not_declare_is_refused(site: Path, tmp_path: Path) 
     assert result.stdout.startswith(expected), result.stderr
 
 
-def broken_copy(site: Path, place: Path, name: str, source: str) -> None:
+def broken_copy(place: Path, name: str, source: str) -> None:
     """Another installed plugin beside nothing else."""
     info = place / f"{name}-1.0.dist-info"
     info.mkdir(parents=True)
@@ -246,37 +264,42 @@ def broken_copy(site: Path, place: Path, name: str, source: str) -> None:
     (info / "entry_points.txt").write_text(f"[learngene_zoo.methods]\n{source}\n")
 
 
+@pytest.fixture(scope="module")
+def disturbed(tmp_path_factory: pytest.TempPathFactory) -> list[Called]:
+    """What `list methods`, `doctor` and `extract sick` do beside two broken plugins: `sick`, which
+    fails to import, and another `lsamd`.
+    """
+    folder = tmp_path_factory.mktemp("disturbed")
+    broken_copy(folder / "site", "zoo_sick", "sick = zoo_sick:METHOD")
+    (folder / "site" / "zoo_sick.py").write_text("raise RuntimeError('not today')")
+    broken_copy(folder / "site", "zoo_twin", "lsamd = zoo_twin:METHOD")
+    lines = ("list methods --all", "doctor", "extract sick")
+    return lgzoo(*lines, site=folder / "site", cwd=folder)
+
+
 def test_one_that_fails_to_import_is_reported_and_disturbs_nothing(
-    site: Path, tmp_path: Path
+    disturbed: list[Called],
 ) -> None:
-    folder = tmp_path / "site"
-    broken_copy(site, folder, "zoo_sick", "sick = zoo_sick:METHOD")
-    (folder / "zoo_sick.py").write_text("raise RuntimeError('not today')")
-    listed = lgzoo("list", "methods", "--all", site=folder, cwd=tmp_path)
+    listed, doctor, extract = disturbed
     assert listed.returncode == 0, listed.stderr
     assert "lsamd" in listed.stdout
     assert "sick" in listed.stderr
-    doctor = lgzoo("doctor", site=folder, cwd=tmp_path)
     assert doctor.returncode == 1, doctor.stdout
     assert "fails to import: RuntimeError: not today; correct the package" in " ".join(
         doctor.stdout.split()
     )
-    extract = lgzoo("extract", "sick", site=folder, cwd=tmp_path)
     assert extract.returncode == 1
     assert "not today" in extract.stderr
     assert "Traceback" not in extract.stderr
 
 
 def test_one_that_claims_the_name_of_a_method_in_tree_is_refused_and_disturbs_nothing(
-    site: Path, tmp_path: Path
+    disturbed: list[Called],
 ) -> None:
-    folder = tmp_path / "site"
-    broken_copy(site, folder, "zoo_twin", "lsamd = zoo_twin:METHOD")
-    listed = lgzoo("list", "methods", "--all", site=folder, cwd=tmp_path)
+    listed, doctor, _ = disturbed
     assert listed.returncode == 0, listed.stderr
     assert "lsamd" in listed.stdout
     assert "zoo_twin" in listed.stderr
-    doctor = lgzoo("doctor", site=folder, cwd=tmp_path)
     assert doctor.returncode == 1, doctor.stdout
     assert "zoo_twin:METHOD" in doctor.stdout
     assert "of its own" in doctor.stdout
