@@ -241,6 +241,12 @@ def parse_file(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
+@cache
+def list_nodes(tree: ast.Module) -> tuple[ast.AST, ...]:
+    """Return all nodes of a syntax tree."""
+    return tuple(ast.walk(tree))
+
+
 def name_file(path: Path) -> str:
     """Return a path as seen from the repository."""
     return path.relative_to(ROOT).as_posix()
@@ -255,7 +261,7 @@ def count_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 
 def iterate_functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
     """Yield the functions and methods of a file, but for those with a name of Python's."""
-    for node in ast.walk(tree):
+    for node in list_nodes(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith(
             "__"
         ):
@@ -264,7 +270,7 @@ def iterate_functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncF
 
 def iterate_assigned_names(tree: ast.Module) -> Iterator[ast.Name]:
     """Yield every name to which a file assigns, in loops and comprehensions too."""
-    for node in ast.walk(tree):
+    for node in list_nodes(tree):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node
 

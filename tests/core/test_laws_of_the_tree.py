@@ -11,7 +11,9 @@ import pkgutil
 import re
 import shlex
 import typing
+from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
@@ -40,10 +42,14 @@ CAREFUL = {"check_suite"}
 ONLINE = {"translate_hub_errors(pinned, f'{pinned} cannot be fetched', progress=progress)"}
 
 
-def functions(file: Path) -> Iterator[ast.FunctionDef]:
-    for node in ast.walk(ast.parse(file.read_text())):
-        if isinstance(node, ast.FunctionDef):
-            yield node
+@cache
+def parse_nodes(file: Path) -> tuple[ast.AST, ...]:
+    """Return all nodes of a file's syntax tree."""
+    return tuple(ast.walk(ast.parse(file.read_text())))
+
+
+def functions(file: Path) -> list[ast.FunctionDef]:
+    return [node for node in parse_nodes(file) if isinstance(node, ast.FunctionDef)]
 
 
 def parameters(function: ast.FunctionDef) -> list[str]:
@@ -74,13 +80,16 @@ def test_offline_reaches_every_call_that_could_go_to_the_network() -> None:
     for file in FILES:
         for function in functions(file):
             defined[file.stem, function.name] = "offline" in parameters(function)
+    by_name: dict[str, list[bool]] = defaultdict(list)
+    for (_, name), asking in defined.items():
+        by_name[name].append(asking)
     forgotten = []
     for file in FILES:
         origins = imports(file)
         for function in functions(file):
             known = {"offline", "run"} & set(parameters(function))
             for call in ast.walk(function) if known else []:
-                if isinstance(call, ast.Call) and asks(call, origins, file.stem, defined):
+                if isinstance(call, ast.Call) and asks(call, origins, file.stem, defined, by_name):
                     text = ast.unparse(call)
                     is_told = "offline" in text or any(
                         isinstance(getattr(arg, "value", 0), bool) for arg in call.args
@@ -92,9 +101,7 @@ def test_offline_reaches_every_call_that_could_go_to_the_network() -> None:
 
 def imports(file: Path) -> dict[str, str]:
     """Return the last part of the module that each name of a file is imported from."""
-    nodes = [
-        node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.ImportFrom)
-    ]
+    nodes = [node for node in parse_nodes(file) if isinstance(node, ast.ImportFrom)]
     return {
         name.asname or name.name: (node.module or "").rpartition(".")[2]
         for node in nodes
@@ -103,7 +110,11 @@ def imports(file: Path) -> dict[str, str]:
 
 
 def asks(
-    call: ast.Call, origins: dict[str, str], own: str, defined: dict[tuple[str, str], bool]
+    call: ast.Call,
+    origins: dict[str, str],
+    own: str,
+    defined: dict[tuple[str, str], bool],
+    by_name: dict[str, list[bool]],
 ) -> bool:
     """Return whether a called function has a parameter `offline`.
 
@@ -116,7 +127,7 @@ def asks(
         module = origins.get(name, own)
     if (module, name) in defined:
         return defined[module, name]
-    every = [asking for (_, item), asking in defined.items() if item == name]
+    every = by_name.get(name, [])
     return bool(every) and all(every)
 
 
