@@ -136,7 +136,11 @@ def test_the_command_line_lists_from_the_wheel(site: Path, tmp_path: Path) -> No
 def test_the_bundled_learngene_expands_from_the_wheel(site: Path, tmp_path: Path) -> None:
     if not (ROOT / "cards" / "lsamd-mini").is_dir():
         pytest.skip("no learngene is bundled")
-    words = ("expand", "lsamd", "--layers", "7", "--classes", "10", "-o", "seven")
-    call(sys.executable, "-m", "learngene_zoo", *words, cwd=tmp_path, PYTHONPATH=str(site))
-    code = "import timm; print(len(timm.create_model('local-dir:seven', pretrained=True).blocks))"
-    assert call(sys.executable, "-c", code, cwd=tmp_path).strip().endswith("7")
+    code = (
+        "import timm\nfrom click.testing import CliRunner\nfrom learngene_zoo.cli.main import main\n"
+        "words = 'expand lsamd --layers 7 --classes 10 -o seven'\n"
+        "assert CliRunner().invoke(main, words, catch_exceptions=False).exit_code == 0\n"
+        "print(len(timm.create_model('local-dir:seven', pretrained=True).blocks))"
+    )
+    told = call(sys.executable, "-c", code, cwd=tmp_path, PYTHONPATH=str(site))
+    assert told.strip().endswith("7")

@@ -54,12 +54,12 @@ def as_if_alone(cells: list[Cell], out: Path) -> list[Row]:
 def test_worker_processes_give_the_same_table(
     epochs: list[int], world: World, tmp_path: Path
 ) -> None:
-    cells = toy_cells(world, seeds=[0, 1], epochs=epochs)
-    broken = toy_cells((world[0], "folder:nowhere"))[:1]
+    cells = toy_cells(world, seeds=[1], epochs=epochs)
+    broken = toy_cells((world[0], "folder:nowhere"), seeds=[1])[:1]
     rows = run_grid([*cells, *broken], tmp_path / "workers", Run(), Workers(2))
     assert numbers(rows) == as_if_alone([*cells, *broken], tmp_path / "alone")
-    assert [row.error is None for row in rows] == [True] * 12 * len(epochs) + [False]
-    assert len(list((tmp_path / "workers" / "learngenes").glob("*.cost.json"))) == 4
+    assert [row.error is None for row in rows] == [True] * 6 * len(epochs) + [False]
+    assert len(list((tmp_path / "workers" / "learngenes").glob("*.cost.json"))) == 2
 
 
 @pytest.mark.exhaustive

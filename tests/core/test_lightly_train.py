@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -13,9 +12,11 @@ import numpy as np
 import pytest
 import timm
 import torch
+from click.testing import CliRunner
 from PIL import Image
 
 import learngene_zoo as lg
+from learngene_zoo.cli.main import main
 from learngene_zoo.runs.run import Run
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "heal.md"
@@ -109,6 +110,6 @@ def test_the_block_of_the_page_distils_into_a_descendant(
     images = torch.zeros(1, 3, 32, 32)
     theirs = timm.create_model("local-dir:distilled", pretrained=True).eval()
     assert torch.equal(theirs(images), distilled.model()(images))
-    call = [sys.executable, "-m", "learngene_zoo", "finetune", "distilled", "--task", "digits"]
-    words = ["--epochs", "1", "--images", "20", "--threads", "1", "-q"]
-    subprocess.run([*call, *words], check=True)
+    words = ["finetune", "distilled", "--task", "digits", "--epochs", "1", "--images", "20"]
+    tuned = CliRunner().invoke(main, [*words, "--threads", "1", "-q"])
+    assert tuned.exit_code == 0, tuned.output

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -235,6 +236,7 @@ def test_a_strangers_folder_is_left_alone(tmp_path: Path) -> None:
 
 HOLD = """
 import sys, time
+from itertools import product
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from test_run_folder import call, Toy
@@ -248,15 +250,14 @@ call(slow, Path(sys.argv[2]))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("force", [False, True])
-def test_a_second_process_says_who_works_there(tmp_path: Path, force: bool) -> None:
+def test_a_second_process_says_who_works_there(tmp_path: Path) -> None:
     out = tmp_path / "learngene"
     command = [sys.executable, "-c", HOLD, str(Path(__file__).parent), str(out)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
         try:
             assert holder.stdout is not None
             assert holder.stdout.readline() == "holding\n"
-            for run in (Run(), Run(resume=True)):
+            for run, force in product((Run(), Run(resume=True)), (False, True)):
                 with pytest.raises(Refused, match=rf"process {holder.pid} on .* works in"):
                     call(whole, out, run, force)
             assert (tmp_path / "learngene.run" / "checkpoint-1").is_dir()
