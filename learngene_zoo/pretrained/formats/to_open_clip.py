@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -213,12 +214,18 @@ def _make_files(
 def find_tower(spec: Any) -> str:
     """Return timm's name of a tower that has exactly the sizes of a spec; "" if there is none."""
     for name in TOWERS:
-        listed: Any = find_architecture(name) or read_architecture(name)
+        listed = _read_tower(name)
         if listed.family == spec.family:
             with contextlib.suppress(WrongCall):  # a pooling that the sizes do not allow
                 if replace(listed, classes=spec.classes, pool=spec.pool) == spec:
                     return name
     return ""
+
+
+@cache
+def _read_tower(name: str) -> Any:
+    """Return the spec of a tower, for which timm builds a model without weights."""
+    return find_architecture(name) or read_architecture(name)
 
 
 def _find_trunk_fault(model: Convertible) -> str:
