@@ -7,6 +7,7 @@ import re
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -83,7 +84,7 @@ def test_a_bench_prints_its_means_and_continues_by_itself(
     assert {row["images"] for row in rows} == {24}
     lines = (tmp_path / "out" / "results.jsonl").read_text().splitlines()
     assert len(lines) == 12
-    anew = call(*words(world, tmp_path / "out", "--force", "--quiet"))
+    anew = call(*words(world, tmp_path / "out", "--epochs", "0", "--force", "--quiet"))
     assert (anew.exit_code, anew.stderr) == (0, "")
     assert len((tmp_path / "out" / "results.jsonl").read_text().splitlines()) == 6
 
@@ -92,16 +93,17 @@ def test_a_bench_prints_its_means_and_continues_by_itself(
 def test_tasks_of_several_suites_are_measured_in_one_call_and_continue(
     world: tuple[str, str], tmp_path: Path
 ) -> None:
-    first = call(*words(world, tmp_path, "textures"))
+    brief = ("--epochs", "0", "--split", "validation")
+    first = call(*words(world, tmp_path, "digits", *brief))
     assert first.exit_code == 0, first.stderr
-    named = words(world, tmp_path)
+    named = words(world, tmp_path, *brief)
     del named[1]  # its folder, given with --task below
-    tasks = ("--task", "stamps,textures", "--task", world[1], "--json")
+    tasks = ("--task", "stamps,digits", "--task", world[1], "--json")
     second = call(*named, *tasks)
     assert second.exit_code == 0, second.stderr
     assert "12 of 18 cells are finished already" in second.stderr, "the cells have the same keys"
     rows = json.loads(second.stdout)
-    expected = {"textures", "stamps", world[1]}
+    expected = {"digits", "stamps", world[1]}
     assert {row["task"] for row in rows} == expected
     assert {row["error"] for row in rows} == {None}
     lines = json.loads((tmp_path / "summary.json").read_text())
@@ -209,7 +211,7 @@ def test_the_time_of_a_plan_is_that_of_its_passes(
 def test_arms_of_texts_are_compared_without_augmentations(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     table = tmp_path / "moods.csv"
-    table.write_text("text,label\n" + "a good day,up\na bad day,down\n" * 30, encoding="utf-8")
+    table.write_text("text,label\n" + "a good day,up\na bad day,down\n" * 12, encoding="utf-8")
     asked = ("bench", "--method", "first_k", "--ancestry", "ancestry-words", "--layers", "1")
     asked += ("--epochs", "1", "--seeds", "1", "-o", str(tmp_path / "out"))
     named = call(*asked, "--task", "sentiment", "--plan", "--json")
@@ -237,15 +239,29 @@ def test_texts_are_counted_as_texts(tmp_path: Path) -> None:
     assert json.loads(call(*words, "--json").stdout)["training_images"] == 43
 
 
-@pytest.mark.slow
-def test_every_arm_is_tuned_equally_often(world: tuple[str, str], tmp_path: Path) -> None:
-    """Only validation images are used, and the report states the choices. The folder is small, so
-    the rates are given.
+@pytest.fixture(scope="module")
+def tuned(world: tuple[str, str], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
+    """Return the folder and the output of a bench that tunes every arm.
+
+    The folder of images is small, so the rates are given.
     """
-    result = call(*remove_options(words(world, tmp_path, "--json")), "--tune", "3e-4,1e-3,3e-3")
+    out = tmp_path_factory.mktemp("tuned")
+    result = call(*remove_options(words(world, out, "--json")), "--tune", "1e-6,1e-4,1e-2")
     assert result.exit_code == 0, result.stderr
-    rows = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
-    tried, judged = rows[:-6], rows[-6:]
+    return out, result
+
+
+def read_rows(out: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the rows of the tuning, and those of the six tuned arms."""
+    rows = [json.loads(line) for line in (out / "results.jsonl").read_text().splitlines()]
+    return rows[:-6], rows[-6:]
+
+
+@pytest.mark.slow
+def test_every_arm_is_tuned_equally_often(tuned: tuple[Path, Result]) -> None:
+    """Only validation images are used, and the report states the choices."""
+    out, result = tuned
+    tried, judged = read_rows(out)
     assert {(row["split"], row["seed"]) for row in tried} == {("validation", 1000)}
     assert {(row["split"], row["seed"]) for row in judged} == {("test", 0)}
     assert json.loads(result.stdout) == judged
@@ -254,22 +270,19 @@ def test_every_arm_is_tuned_equally_often(world: tuple[str, str], tmp_path: Path
     assert len({row["lr"] for row in tried}) >= 3
     assert len(tried) >= 6 * (3 + 1), "three rates, and a second augmentation at the best of them"
     for name in ("report.html", "summary.md"):
-        text = (tmp_path / name).read_text()
+        text = (out / name).read_text()
         assert "ow the arms were tuned" in text
         assert re.search("lsamd shuffled(: learning rate|.*: no better than)", text)
 
 
 @pytest.mark.slow
-def test_learning_rates_are_chosen_on_validation_images(
-    world: tuple[str, str], tmp_path: Path
-) -> None:
-    result = call(*words(world, tmp_path, "--tune", "1e-6,1e-4,1e-2", "--json"))
-    assert result.exit_code == 0, result.stderr
-    rows = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
-    tried, judged = rows[:-6], rows[-6:]
+def test_learning_rates_are_chosen_on_validation_images(tuned: tuple[Path, Result]) -> None:
+    tried, judged = read_rows(tuned[0])
     assert {row["split"] for row in tried} == {"validation"}
+    rates = tried[: 6 * 3]  # then a second augmentation at the best of them
     for row in judged:
-        of = {other["lr"]: other["value"] for other in tried if other["arm"] == row["arm"]}
+        of = {other["lr"]: other["value"] for other in rates if other["arm"] == row["arm"]}
+        assert set(of) == {1e-6, 1e-4, 1e-2}
         assert of[row["lr"]] == max(of.values()) or row["lr"] == 1e-4, (
             "the middle rate, where none is above chance"
         )

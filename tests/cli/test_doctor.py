@@ -18,6 +18,7 @@ from learngene_zoo.cli.diagnosis.findings import _compute
 from learngene_zoo.cli.main import main
 from learngene_zoo.cli.process.messages import describe_error
 from learngene_zoo.errors import BadFile
+from learngene_zoo.method.installed import METHODS
 from learngene_zoo.tasks.catalogue import open_task
 
 TOKEN = "hf_" + "x" * 34
@@ -30,9 +31,19 @@ def rows(*words: str, code: int = 0) -> dict[str, dict[str, str]]:
     return {row["what"]: row for row in json.loads(result.stdout)}
 
 
+@pytest.fixture
+def few_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_few_tasks(monkeypatch)
+
+
+def use_few_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use all methods, and of the suites only `mini`."""
+    monkeypatch.setenv("LGZOO_PLUGINS", ",".join(["mini", *METHODS.references()]))
+
+
 @pytest.mark.slow
 def test_it_says_where_things_are_kept_and_how_the_hub_is_reached(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, few_tasks: None
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     result = rows()
@@ -54,6 +65,7 @@ def test_it_prints_the_rows_that_matter_and_with_all_every_one(
     assert result.stderr.endswith(" rows left out, none of them bad; show them with --all\n")
     assert re.search(r"^methods +info +(\d+) of \1 work$", result.stdout, flags=re.M)
     assert re.search(r"^tasks +info +\d+ of \d+ work offline$", result.stdout, flags=re.M)
+    use_few_tasks(monkeypatch)
     everything = CliRunner().invoke(main, ["doctor", "--all"]).stdout.splitlines()
     assert any(line.startswith("task digits ") for line in everything)
     assert re.search(r"^what +status +found$", everything[0])
@@ -62,7 +74,7 @@ def test_it_prints_the_rows_that_matter_and_with_all_every_one(
 
 @pytest.mark.slow
 def test_a_learngene_of_the_shelf_that_cannot_be_opened_is_bad(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, few_tasks: None
 ) -> None:
     def load(name: str) -> None:
         if name == "lsamd-mini":
@@ -96,7 +108,7 @@ def test_a_torchvision_of_another_torch_is_bad(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.slow
-def test_a_full_disk_is_bad(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_bad(monkeypatch: pytest.MonkeyPatch, few_tasks: None) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda place: namedtuple("Usage", "free")(12_000_000))
     row = rows(code=1)["working folder"]
     assert (row["status"], row["found"].endswith("12.00MB free")) == ("bad", True)

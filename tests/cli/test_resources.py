@@ -7,10 +7,11 @@ Nothing is simulated: the tests use a small full file system and the system's li
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,19 +26,36 @@ pytestmark = pytest.mark.slow
 
 SPEC = ViTSpec(layers=3, width=64, heads=2, classes=2, image_size=16, patch_size=8)
 BRIEF = "--task folder:photos --epochs 1 --images 8 --batch-size 4"
-# Imports what a command needs, since Python itself and its libraries need memory and files; sets
-# the limit; runs the command.
+# Imports what commands need, since Python itself and its libraries need memory and files. For each
+# line of its input, forks a process that sets the limit and runs the command.
 PROGRAM = """
-import resource, sys
+import json, os, resource, signal, sys
 import torch, datasets, accelerate, PIL.Image, learngene_zoo.training.fit, learngene_zoo.artifacts.descendant
+import learngene_zoo.families.vit.host
 from learngene_zoo.cli.main import main
-limit, size = sys.argv[1], int(sys.argv[2])
-if limit == "AS":
-    size += int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
-if limit:
-    resource.setrlimit(getattr(resource, f"RLIMIT_{limit}"), (size, size))
-main(sys.argv[3:])
+
+def run(folder, limit, size, words):
+    signal.alarm(240)
+    os.chdir(folder)
+    if limit == "AS":
+        size += int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+    if limit:
+        resource.setrlimit(getattr(resource, f"RLIMIT_{limit}"), (size, size))
+    main(words)
+
+while line := sys.stdin.readline():
+    *asked, stdout, stderr = json.loads(line)
+    child = os.fork()
+    if not child:
+        for number, path in enumerate([os.devnull, stdout, stderr]):
+            file = os.open(path, os.O_RDWR)
+            os.dup2(file, number)
+            os.close(file)
+        run(*asked)
+        os._exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
+Shell = Callable[..., subprocess.CompletedProcess[str]]
 WRITES = [
     "expand scratched --layers 9 -o new",
     "expand scratched --layers 9 -o model --force",
@@ -73,14 +91,35 @@ def contents(root: Path) -> dict[str, str]:
     }
 
 
-def check(root: Path, line: str, *words: str, limit: str = "", size: int = 0) -> None:
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+    """Return a function that runs a command in a folder, in a new process with a limit."""
+    output = [tmp_path_factory.mktemp("output") / name for name in ("stdout", "stderr")]
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as server:
+        assert server.stdin
+        assert server.stdout
+
+        def run(root: Path, line: str, limit: str, size: int) -> subprocess.CompletedProcess[str]:
+            for path in output:
+                path.write_text("")
+            asked = [str(root), limit, size, line.split(), *map(str, output)]
+            print(json.dumps(asked), file=server.stdin, flush=True)
+            code = int(server.stdout.readline())
+            return subprocess.CompletedProcess(line, code, *(path.read_text() for path in output))
+
+        yield run
+        server.stdin.close()
+
+
+def check(shell: Shell, root: Path, line: str, *words: str, limit: str = "", size: int = 0) -> None:
     """Check that a command fails with one line that has these words, without losing data.
 
     Only a run's folder may be new.
     """
     before = contents(root)
-    command = [sys.executable, "-c", PROGRAM, limit, str(size), *line.split()]
-    process = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=240)
+    process = shell(root, line, limit, size)
     assert process.returncode == 1, process.stderr
     assert process.stdout == ""
     # A training says its settings and epochs, and on a slow machine how long a step takes.
@@ -126,16 +165,18 @@ def full(tmp_path: Path) -> Iterator[Path]:
         for line in WRITES
     ],
 )
-def test_a_full_disk(line: str, full: Path) -> None:
-    check(full, line, "the disk is full; free some space")
+def test_a_full_disk(line: str, full: Path, shell: Shell) -> None:
+    check(shell, full, line, "the disk is full; free some space")
 
 
 @pytest.mark.parametrize(
     "line", [WRITES[1], *(pytest.param(line, marks=pytest.mark.exhaustive) for line in WRITES[2:4])]
 )
-def test_a_limit_on_the_size_of_files(line: str, tmp_path: Path) -> None:
+def test_a_limit_on_the_size_of_files(line: str, tmp_path: Path, shell: Shell) -> None:
     make_world(tmp_path)
-    check(tmp_path, line, "larger than this process may write", limit="FSIZE", size=64 * 2**10)
+    check(
+        shell, tmp_path, line, "larger than this process may write", limit="FSIZE", size=64 * 2**10
+    )
 
 
 @pytest.mark.parametrize(
@@ -153,19 +194,26 @@ def test_a_limit_on_the_size_of_files(line: str, tmp_path: Path) -> None:
         f"train {BRIEF} --width 32 --heads 2 --layers 3 --image-size 4096 --patch-size 8 -o new",
     ],
 )
-def test_a_lack_of_memory(line: str, tmp_path: Path) -> None:
+def test_a_lack_of_memory(line: str, tmp_path: Path, shell: Shell) -> None:
     make_world(tmp_path)
-    check(tmp_path, line, "out of memory; use a smaller", limit="AS", size=512 * 2**20)
+    check(shell, tmp_path, line, "out of memory; use a smaller", limit="AS", size=512 * 2**20)
 
 
 @pytest.mark.parametrize("files", [16, pytest.param(40, marks=pytest.mark.exhaustive)])
-def test_too_many_open_files(files: int, tmp_path: Path) -> None:
+def test_too_many_open_files(files: int, tmp_path: Path, shell: Shell) -> None:
     make_world(tmp_path)
     line = f"finetune model {BRIEF} --workers 8 -o new"
-    check(tmp_path, line, "too many files are open; raise the limit", limit="NOFILE", size=files)
+    check(
+        shell,
+        tmp_path,
+        line,
+        "too many files are open; raise the limit",
+        limit="NOFILE",
+        size=files,
+    )
 
 
-def test_a_lack_of_a_gpus_memory(tmp_path: Path) -> None:
+def test_a_lack_of_a_gpus_memory(tmp_path: Path, shell: Shell) -> None:
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
         pytest.skip("there is no GPU")
@@ -174,5 +222,5 @@ def test_a_lack_of_a_gpus_memory(tmp_path: Path) -> None:
         int(torch.cuda.mem_get_info()[0] * 0.97) - 2**30, dtype=torch.uint8, device="cuda"
     )
     line = f"train {BRIEF} --device cuda --width 4096 --heads 2 --layers 48 --image-size 16 -o new"
-    check(tmp_path, line, "out of memory; use a smaller")
+    check(shell, tmp_path, line, "out of memory; use a smaller")
     del held
