@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import tomllib
 from collections.abc import Callable, Sequence
@@ -144,7 +143,7 @@ def test_show_tells_what_the_card_says(lgzoo: Lgzoo, name: str) -> None:
 def test_a_card_opens_by_the_snippet_that_the_hub_shows_for_it(
     hub: StandIn, lgzoo: Lgzoo, tmp_path: Path, checkout: Path, names: Sequence[str]
 ) -> None:
-    ours = os.pathsep.join([str(checkout), str(checkout / "plugins")])
+    ours = [str(checkout), str(checkout / "plugins")]
     of_model, of_learngene = snippets(checkout)
     assert (
         lgzoo("expand", "pool-mini", "--low", "3", "--high", "3", "-o", tmp_path / "stitched").code
@@ -153,16 +152,15 @@ def test_a_card_opens_by_the_snippet_that_the_hub_shows_for_it(
     calls = {name: find_cards_folder() / name for name in names} | {
         "stitched": tmp_path / "stitched"
     }
-    texts: dict[str, list[str]] = {"": [], ours: []}  # by what is on the path of the process
+    texts: dict[bool, list[str]] = {True: [], False: []}  # by whether they open without us
     for name, folder in calls.items():
         assert lgzoo("publish", folder, f"me/{name}").code == 0
         matter = front(hub.files(f"me/{name}")["README.md"].decode())
         alone = matter["library_name"] == "timm"
         text = TIMM if alone else of_model if "timm" in matter["tags"] else of_learngene
-        texts["" if alone else ours].append(
+        texts[alone].append(
             f"{text.replace('ID', f'me/{name}')}\nprint({name!r}, len(model.blocks))"
         )
-    opened = "\n".join(
-        process("\n".join(parts), hub, tmp_path, path) for path, parts in texts.items()
-    )
+    path = f"import sys\nsys.path[:0] = {ours!r}"  # of the snippets that come after it
+    opened = process("\n".join([*texts[True], path, *texts[False]]), hub, tmp_path)
     assert sorted(line.split()[0] for line in opened.splitlines()) == sorted(calls)
