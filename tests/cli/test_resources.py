@@ -98,19 +98,20 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as server:
-        assert server.stdin
-        assert server.stdout
+        requests, answers = server.stdin, server.stdout
+        assert requests is not None
+        assert answers is not None
 
         def run(root: Path, line: str, limit: str, size: int) -> subprocess.CompletedProcess[str]:
             for path in output:
                 path.write_text("")
             asked = [str(root), limit, size, line.split(), *map(str, output)]
-            print(json.dumps(asked), file=server.stdin, flush=True)
-            code = int(server.stdout.readline())
+            print(json.dumps(asked), file=requests, flush=True)
+            code = int(answers.readline())
             return subprocess.CompletedProcess(line, code, *(path.read_text() for path in output))
 
         yield run
-        server.stdin.close()
+        requests.close()
 
 
 def check(shell: Shell, root: Path, line: str, *words: str, limit: str = "", size: int = 0) -> None:
