@@ -140,9 +140,16 @@ def test_a_broken_suite_is_refused_by_name_and_disturbs_nobody(
     listed = CliRunner().invoke(main, ["list", "tasks"])
     assert "suite faces" in listed.stderr
     assert "glyphs" in listed.stdout
+
+
+@pytest.mark.slow
+def test_the_doctor_names_every_broken_suite(site: Path) -> None:
+    names = [f"faces{number}" for number in range(len(BROKEN))]
+    for name, (source, _) in zip(names, BROKEN):
+        install(site, name, source=source.replace("faces", name), package=f"zoo_broken_{name}")
     doctor = CliRunner().invoke(main, ["doctor", "--json"])
     assert doctor.exit_code == 1
-    assert '"suite faces"' in doctor.stdout
+    assert [name for name in names if f'"suite {name}"' not in doctor.stdout] == []
 
 
 def test_of_two_suites_with_one_task_both_are_refused(site: Path) -> None:

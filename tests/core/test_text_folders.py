@@ -32,14 +32,15 @@ NAMES = ("cat", "dog", "bird")
 OPEN = """
 import sys, torch
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
-folder, words, out = sys.argv[1:]
-kind = AutoModelForSequenceClassification if out.endswith("logits") else AutoModel
-model, report = kind.from_pretrained(folder, output_loading_info=True)
-assert not any(report.values()), report
-words, mask = torch.load(words)
-answer = model.eval()(input_ids=words, attention_mask=mask)
-torch.save(answer.logits if hasattr(answer, "logits") else answer.last_hidden_state, out)
-print(model.config.id2label, AutoTokenizer.from_pretrained(folder)("the cat").input_ids)
+for folder in sys.argv[1:]:
+    kind = AutoModelForSequenceClassification if folder.endswith("-3") else AutoModel
+    model, report = kind.from_pretrained(folder, output_loading_info=True)
+    assert not any(report.values()), report
+    words, mask = torch.load(folder + ".words")
+    answer = model.eval()(input_ids=words, attention_mask=mask)
+    answer = answer.logits if hasattr(answer, "logits") else answer.last_hidden_state
+    torch.save(answer, folder + ".answer")
+    print(model.config.id2label, AutoTokenizer.from_pretrained(folder)("the cat").input_ids)
 assert not any(name.startswith("learngene_zoo") for name in sys.modules)
 """
 
@@ -72,26 +73,33 @@ def save_foreign(spec: TextSpec, folder: Path) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("classes", [0, 3])
-@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
-def test_transformers_opens_our_folder_alone(spec: TextSpec, classes: int, tmp_path: Path) -> None:
-    made = make_descendant(spec.with_(classes=classes), tmp_path / "tokenizer")
-    made.save(tmp_path / "model")
-    words = draw_words(spec)
-    torch.save((words, (words != spec.pad_token).long()), tmp_path / "words")
-    out = tmp_path / ("logits" if classes else "tokens")
+def test_transformers_opens_our_folders_alone(tmp_path: Path) -> None:
+    models = {}
+    for name, spec in SPECS.items():
+        for classes in (0, 3):
+            folder = tmp_path / f"{name}-{classes}"
+            made = make_descendant(
+                spec.with_(classes=classes), tmp_path / f"tokenizer-{folder.name}"
+            )
+            made.save(folder)
+            words = draw_words(spec)
+            torch.save((words, (words != spec.pad_token).long()), f"{folder}.words")
+            models[folder] = made, words
     done = subprocess.run(
-        [sys.executable, "-c", OPEN, tmp_path / "model", tmp_path / "words", out],
+        [sys.executable, "-c", OPEN, *models],
         capture_output=True,
         text=True,
         env={"PATH": "", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
     )
     assert done.returncode == 0, done.stderr
-    with torch.no_grad():
-        call = compute_logits if classes else compute_tokens
-        assert torch.equal(torch.load(out), call(made.model(), words))
-    assert str([WORDS.index("the"), WORDS.index("cat")]) in done.stdout
-    assert not classes or str(dict(enumerate(NAMES))) in done.stdout
+    printed = dict(zip(models, done.stdout.splitlines(), strict=True))
+    for folder, (made, words) in models.items():
+        call = compute_logits if made.classes else compute_tokens
+        with torch.no_grad():
+            expected = call(made.model(), words)
+        assert torch.equal(torch.load(f"{folder}.answer"), expected), folder.name
+        assert str([WORDS.index("the"), WORDS.index("cat")]) in printed[folder]
+        assert not made.classes or str(dict(enumerate(NAMES))) in printed[folder]
 
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)

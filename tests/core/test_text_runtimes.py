@@ -43,12 +43,12 @@ pytest.importorskip("transformers")
 pytestmark = pytest.mark.slow  # exporting takes seconds
 RUN = Run(threads=1, device="cpu")
 SPECS: dict[str, TextSpec] = {
-    "gpt2": GPT2,
-    "gpt2 without classes": GPT2.with_(classes=0),
-    "bert": BERT.with_(pool="pooler"),
-    "bert of one segment": BERT.with_(pool="pooler", segments_of_text=1),
-    "bert, mean": BERT.with_(classes=0),
-    "bert, first token, scaled": BERT.with_(classes=0, pool="token", normalize=True),
+    "gpt2": GPT2.with_(layers=1),
+    "gpt2 without classes": GPT2.with_(layers=2, classes=0),
+    "bert": BERT.with_(layers=1, pool="pooler"),
+    "bert of one segment": BERT.with_(layers=2, pool="pooler", segments_of_text=1),
+    "bert, mean": BERT.with_(layers=1, classes=0),
+    "bert, first token, scaled": BERT.with_(layers=1, classes=0, pool="token", normalize=True),
 }
 TEXTS = ["the cat sees a dog", "a bird", "no dog hears the bird", "the"]
 
