@@ -7,7 +7,6 @@ import logging
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -79,8 +78,8 @@ def checkout() -> Path:
     return ROOT
 
 
-@pytest.fixture
-def torchrun(tmp_path: Path) -> Callable[[list[str], Callable[[str], bool]], str]:
+@pytest.fixture(scope="session")
+def torchrun(tmp_path_factory: pytest.TempPathFactory) -> Callable[[list[str], Callable[[str], bool]], str]:
     """Return a function that runs a program in two processes and returns their output.
 
     If they die before their first step (`began` decides by their output), it logs this and tries
@@ -89,7 +88,7 @@ def torchrun(tmp_path: Path) -> Callable[[list[str], Callable[[str], bool]], str
 
     def run(program: list[str], began: Callable[[str], bool]) -> str:
         for attempt in (1, 2):
-            folder = Path(tempfile.mkdtemp(prefix="torchrun-", dir=tmp_path))
+            folder = tmp_path_factory.mktemp("torchrun")
             command = [
                 sys.executable,
                 "-m",

@@ -325,37 +325,42 @@ def uninterrupted(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Shrun
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("module", "name", "calls"),
+    "interruptions",
     [
-        (building, "extract", 1),
-        (building, "expand", 1),
-        (ranking, "compute_features", 3),
-        (finishing, "finetune", 0),
-        (finishing, "finetune", 1),
-        (ranking, "evaluate_original", 0),
-        (steps, "write_report", 0),
-        (steps, "write_table", 0),
+        [
+            (ranking, "compute_features", 3),
+            (finishing, "finetune", 1),
+            (steps, "write_table", 0),
+        ],
+        [
+            (building, "extract", 1),
+            (building, "expand", 1),
+            (finishing, "finetune", 0),
+            (ranking, "evaluate_original", 0),
+            (steps, "write_report", 0),
+        ],
     ],
+    ids=lambda interruptions: ", ".join(name for _, name, _ in interruptions),
 )
-def test_an_interrupted_call_goes_on_where_it_was(
-    module: Any,
-    name: str,
-    calls: int,
+def test_a_call_goes_on_after_each_of_several_interruptions(
+    interruptions: list[tuple[Any, str, int]],
     data: Path,
     tmp_path: Path,
     uninterrupted: Shrunk,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    out = tmp_path / "small"
-    with monkeypatch.context() as patch:
-        interrupt_after(patch, module, name, calls)
-        with pytest.raises(KeyboardInterrupt):
-            shrink(data, out)
-    assert not out.exists()
-    with pytest.raises(Refused, match=r"continue it with Run\(resume=True\)"):
-        shrink(data, out)
+    out, done = tmp_path / "small", []
     features = count_calls(monkeypatch, ranking, "compute_features")
-    result = shrink(data, out, run=Run(threads=1, device="cpu", resume=True))
+    for number, (module, name, calls) in enumerate(interruptions):
+        with monkeypatch.context() as patch:
+            interrupt_after(patch, module, name, calls)
+            with pytest.raises(KeyboardInterrupt):
+                shrink(data, out, run=replace(RUN, resume=number > 0))
+        assert not out.exists()
+        with pytest.raises(Refused, match=r"continue it with Run\(resume=True\)"):
+            shrink(data, out)
+        done.append(len(features))
+    result = shrink(data, out, run=replace(RUN, resume=True))
     assert fingerprint_of_state(result.model.state) == fingerprint_of_state(
         uninterrupted.model.state
     )
@@ -363,10 +368,11 @@ def test_an_interrupted_call_goes_on_where_it_was(
     assert [row.probe for row in result.table.rows] == [
         row.probe for row in uninterrupted.table.rows
     ]
-    if module is not building:
-        # Those of the candidates that were not probed, and of the test images of the original.
-        left = {"compute_features": 3, "finetune": 1, "evaluate_original": 1}
-        assert len(features) == left.get(name, 0)
+    for (module, name, _), count in zip(interruptions, done):
+        if module is not building:
+            # Those of the candidates that were not probed, and of the test images of the original.
+            left = {"compute_features": 3, "finetune": 1, "evaluate_original": 1}
+            assert len(features) - count == left.get(name, 0), name
 
 
 @pytest.mark.slow
@@ -502,6 +508,7 @@ def test_without_labels_the_call_can_be_interrupted(
 ) -> None:
     folder = lay_flat(data / "photos", tmp_path)
     call: dict[str, Any] = {"images": f"folder:{folder}", "max_params": 30_000, **WITHOUT_LABELS}
+    call["candidates"] = 2
     whole = lg.shrink(str(data / "model"), out=tmp_path / "whole", run=RUN, **call)
     with monkeypatch.context() as patch:
         interrupt_after(patch, building, "expand", 1)
