@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import timm
 import torch
+from PIL import Image
 from safetensors.torch import save_file
 from torch import nn
 
@@ -57,6 +59,17 @@ def make_start(name: str, folder: Path, args: dict[str, int]) -> Start:
         spec=open_ancestry(str(folder)).spec,
         learngene=learngene,
     )
+
+
+def write_pictures(folder: Path) -> str:
+    """Write a few random pictures of ten classes; return the name of their task."""
+    draws = np.random.default_rng(0)
+    for label in range(10):
+        (folder / f"{label}").mkdir(parents=True)
+        for number in range(6):
+            pixels = draws.integers(0, 256, (8, 8, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(folder / f"{label}" / f"{number}.png")
+    return f"folder:{folder}"
 
 
 def images(spec: Spec, count: int = 2) -> torch.Tensor:

@@ -212,37 +212,38 @@ def train_until(round_number: int, steps: int) -> Callable[..., Iterator[loop.St
     return train
 
 
+KILLS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
+    "before the first round": lambda patch: patch.setattr(
+        rounds, "extract", kill_at(rounds, "extract", 0)
+    ),
+    "in the first": lambda patch: patch.setattr(recovery, "train", train_until(1, 2)),
+    "between": lambda patch: patch.setattr(rounds, "expand", kill_at(rounds, "expand", 1)),
+    "in the last": lambda patch: patch.setattr(recovery, "train", train_until(2, 2)),
+}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "kill",
-    [
-        lambda patch: patch.setattr(rounds, "extract", kill_at(rounds, "extract", 0)),
-        lambda patch: patch.setattr(recovery, "train", train_until(1, 2)),
-        lambda patch: patch.setattr(rounds, "expand", kill_at(rounds, "expand", 1)),
-        lambda patch: patch.setattr(recovery, "train", train_until(2, 2)),
-    ],
-    ids=["before the first round", "in the first", "between", "in the last"],
-)
 def test_a_killed_call_ends_as_if_it_had_not_been(
-    kill: Callable[[pytest.MonkeyPatch], None], place: Path, monkeypatch: pytest.MonkeyPatch
+    place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     heal(out="whole")
-    with monkeypatch.context() as patch:
-        kill(patch)
-        with pytest.raises(Killed):
-            heal(out="killed")
-    assert not Path("killed").exists()
-    with pytest.raises(Refused, match=r"continue it with Run\(resume=True\)"):
-        heal(out="killed")
-    with pytest.raises(Refused, match=r"healing\.rounds: 2 then, 3 now"):
-        heal(out="killed", rounds=3, run=replace(RUN, resume=True))
-    heal(out="killed", run=replace(RUN, resume=True))
-    for name in ("config.json", "model.safetensors", "README.md"):
-        assert Path("killed", name).read_bytes() == Path("whole", name).read_bytes()
-    assert not Path("killed.run", "rounds").exists()
-    refuse = partial(pytest.fail, "a finished call is repeated")
-    monkeypatch.setattr(rounds, "extract", refuse)
-    heal(out="killed", run=replace(RUN, resume=True))
+    for out, kill in KILLS.items():
+        with monkeypatch.context() as patch:
+            kill(patch)
+            with pytest.raises(Killed):
+                heal(out=out)
+        assert not Path(out).exists(), out
+        with pytest.raises(Refused, match=r"continue it with Run\(resume=True\)"):
+            heal(out=out)
+        with pytest.raises(Refused, match=r"healing\.rounds: 2 then, 3 now"):
+            heal(out=out, rounds=3, run=replace(RUN, resume=True))
+        heal(out=out, run=replace(RUN, resume=True))
+        for name in ("config.json", "model.safetensors", "README.md"):
+            assert Path(out, name).read_bytes() == Path("whole", name).read_bytes(), out
+        assert not Path(f"{out}.run", "rounds").exists(), out
+        with monkeypatch.context() as patch:
+            patch.setattr(rounds, "extract", partial(pytest.fail, "a finished call is repeated"))
+            heal(out=out, run=replace(RUN, resume=True))
 
 
 @pytest.mark.slow

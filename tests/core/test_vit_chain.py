@@ -8,7 +8,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from chain_toy import RUN, Start, differences, images, make_start, save_case, search_and_expand
+from chain_toy import (
+    RUN,
+    Start,
+    differences,
+    images,
+    make_start,
+    save_case,
+    search_and_expand,
+    write_pictures,
+)
 
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import assemble
@@ -55,6 +64,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("made")
 
 
+@pytest.fixture(scope="module")
+def task(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return the name of a task of few pictures."""
+    return write_pictures(tmp_path_factory.mktemp("pictures") / "ten")
+
+
 @pytest.fixture(scope="module", params=KINDS)
 def start(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Start:
     patch = 14 if "patch14" in request.param else 8
@@ -82,16 +97,18 @@ def test_all_blocks_together_are_the_ancestry_model(start: Start, folder: Path) 
 
 
 def test_other_depths_and_images_fine_tune_and_come_out_as_timms(
-    start: Start, folder: Path
+    start: Start, folder: Path, task: str
 ) -> None:
     assert [member.spec.layers for member in lifecycle.plan(start.folder / "learngene")] == [3, 4]
     size = 3 * start.spec.patch_size
     deeper = lifecycle.expand(
-        start.folder / "learngene", layers=5, image_size=size, task="digits", run=RUN
+        start.folder / "learngene", layers=5, image_size=size, task=task, run=RUN
     )
     assert (deeper.spec.layers, deeper.spec.image_size, deeper.spec.classes) == (5, size, 10)
     save_case(deeper, folder / f"{start.name}-deeper")
-    tuned = lifecycle.finetune(folder / f"{start.name}-deeper", recipe=BRIEF, keep="last", run=RUN)
+    tuned = lifecycle.finetune(
+        folder / f"{start.name}-deeper", task=task, recipe=BRIEF, keep="last", run=RUN
+    )
     save_case(tuned, folder / f"{start.name}-tuned")
     changed = {
         name for name in deeper.state if not torch.equal(deeper.state[name], tuned.state[name])
