@@ -79,7 +79,9 @@ def checkout() -> Path:
 
 
 @pytest.fixture(scope="session")
-def torchrun(tmp_path_factory: pytest.TempPathFactory) -> Callable[[list[str], Callable[[str], bool]], str]:
+def torchrun(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Callable[[list[str], Callable[[str], bool]], str]:
     """Return a function that runs a program in two processes and returns their output.
 
     If they die before their first step (`began` decides by their output), it logs this and tries
