@@ -1,8 +1,8 @@
 """Measure a training step on a processor: in bfloat16, under plain autocast, and in float32.
 
 Each is a step of AdamW on the same batch of random images. In the first, attention is computed in
-float32 (training/precision.py); `plain` is torch's autocast alone. On a processor with AMX the two
-are the same. One thread, about two minutes.
+float32 (training/precision.py); `plain` is torch's autocast alone. One thread, about two minutes.
+The results on processors with AMX have a file and a table of their own.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import torch
 
 from learngene_zoo.families.tensors import build_model, initialise
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.runs.run import Run
+from learngene_zoo.runs.run import Run, list_cpu_capabilities
 from learngene_zoo.settings import Recipe
 from learngene_zoo.training.loop import make_parameter_groups
 from learngene_zoo.training.objectives import Classification
-from learngene_zoo.training.precision import choose_attention, has_amx
+from learngene_zoo.training.precision import choose_attention
 from pages import DOCS, replace_between
 from timings.case import Case, Row, measure_medians
 
@@ -114,11 +114,18 @@ def write_page(numbers: Row) -> None:
             for row in numbers["rows"]
         ),
     ]
-    replace_between(DOCS / "results" / "speed.md", "bfloat16", "\n".join(lines))
+    name = "bfloat16-amx" if numbers["amx"] else "bfloat16"
+    replace_between(DOCS / "results" / "speed.md", name, "\n".join(lines))
+
+
+def has_amx() -> bool:
+    """Return whether this processor multiplies matrices of bfloat16 with AMX."""
+    return list_cpu_capabilities().get("amx_bf16") is True
 
 
 CASE = Case(
     measure=measure,
     summarise=lambda rows, args: {"amx": has_amx(), "threads": 1, "rows": rows},
+    name_suffix=lambda args: "_amx" if has_amx() else "",
     write_page=write_page,
 )

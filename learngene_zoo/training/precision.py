@@ -1,7 +1,7 @@
-"""Trainings in bfloat16 on processors: attention in single precision where that is faster.
+"""Trainings in bfloat16 on processors: attention in single precision, which is faster.
 
-torch computes the attention of bfloat16 tensors on a processor with MKL's products of matrices.
-Without AMX these take longer than those of single precision, most of all in the backward pass
+On a processor torch computes the attention of bfloat16 tensors with products of matrices that take
+longer than those of single precision, most of all in the backward pass and also with AMX
 (`benchmarks/speed.py bfloat16_step` measures whole steps).
 """
 
@@ -30,7 +30,9 @@ def choose_attention(
         device: the device of the run.
         compiled: whether the pass is compiled, which chooses its own kernels.
     """
-    if run.precision == "bf16" and device.type == "cpu" and not (compiled or has_amx()):
+    # Elsewhere than on x86 it was not measured.
+    is_x86 = list_cpu_capabilities().get("architecture") == "x86_64"
+    if run.precision == "bf16" and device.type == "cpu" and is_x86 and not compiled:
         return SinglePrecisionAttention()
     return nullcontext()
 
@@ -44,15 +46,6 @@ def note_emulation(run: Run) -> None:
             f"{name_option('precision', 'fp32', of_run=True)} is several times as fast",
             "emulated bf16",
         )
-
-
-def has_amx() -> bool:
-    """Return whether this processor multiplies matrices of bfloat16 with AMX.
-
-    True also where torch does not tell, and for other architectures than x86.
-    """
-    found = list_cpu_capabilities()
-    return found.get("architecture") != "x86_64" or found.get("amx_bf16") is not False
 
 
 class SinglePrecisionAttention(TorchFunctionMode):

@@ -38,7 +38,7 @@ def test_attention_is_computed_in_float32_and_returned_in_bfloat16(
     ("precision", "device", "capabilities", "compiled", "is_single"),
     [
         ("bf16", "cpu", {"architecture": "x86_64", "amx_bf16": False}, False, True),
-        ("bf16", "cpu", {"architecture": "x86_64", "amx_bf16": True}, False, False),
+        ("bf16", "cpu", {"architecture": "x86_64", "amx_bf16": True}, False, True),
         ("bf16", "cpu", {"architecture": "aarch64"}, False, False),
         ("bf16", "cpu", {}, False, False),
         ("bf16", "cpu", {"architecture": "x86_64", "amx_bf16": False}, True, False),
