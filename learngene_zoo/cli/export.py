@@ -83,7 +83,9 @@ def export(
 
 def _describe_difference(value: float | None, job: Job) -> Json:
     """Return the largest difference from the model: the number for JSON, else with its unit."""
-    return value if job.as_json or value is None else f"at most {value:.2g} in any output"
+    if job.as_json or value is None:
+        return value
+    return f"at most {value:.2g} in any output" if value else "none"
 
 
 def _find_exportable(named: str | None, offline: bool) -> str | Path:

@@ -200,8 +200,8 @@ def check_tokenizer(files: Mapping[str, str], spec: Spec, where: str) -> None:
         raise BadFile(f"{where} does not describe a tokenizer: {error!r:.100}") from error
     if not isinstance(largest, int) or largest >= spec.vocabulary:
         raise BadFile(
-            f"{where} has a word of the number {largest!r:.40}, and the model {spec.vocabulary}"
-            " words; give the folder of one model"
+            f"{where} has the token id {largest!r:.40}, but the model has {spec.vocabulary} tokens;"
+            " use the tokenizer of this model"
         )
     if isinstance(words, dict):
         _check_vocabulary_file(files, words, where)
@@ -212,7 +212,7 @@ def _check_vocabulary_file(files: Mapping[str, str], words: Mapping[str, Any], w
 
     Args:
         files: the texts of the tokenizer's files by name.
-        words: the number of every word in `tokenizer.json`.
+        words: the id of every token in `tokenizer.json`.
         where: `tokenizer.json`, for messages.
     """
     if "vocab.txt" in files:
@@ -225,8 +225,8 @@ def _check_vocabulary_file(files: Mapping[str, str], words: Mapping[str, Any], w
     others = [word for word, number in listed.items() if words.get(word) != number]
     if 2 * len(others) > len(listed):
         raise BadFile(
-            f"{where} is not the tokenizer of {name} beside it: {len(others):,} of {len(listed):,} "
-            f"words have another number, such as {others[0]!r:.40}; restore the file"
+            f"{where} contradicts {name} beside it: {len(others):,} of {len(listed):,} "
+            f"tokens have another id, such as {others[0]!r:.40}; restore the file"
         )
 
 

@@ -149,7 +149,7 @@ def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path) -> None:
     made = make_descendant(BERT.with_(vocabulary=8), tmp_path / "tokenizer")
     made.save(tmp_path / "model")
     for open_folder in (load_descendant, lambda folder: open_ancestry(str(folder))):
-        with pytest.raises(BadFile, match="a word of the number 9, and the model 8 words"):
+        with pytest.raises(BadFile, match="the token id 9, but the model has 8 tokens"):
             open_folder(tmp_path / "model")
     (tmp_path / "model" / TOKENIZER).write_text("[1]")
     with pytest.raises(BadFile, match="is not a JSON object"):

@@ -236,11 +236,11 @@ def test_a_tokenizer_that_contradicts_the_list_of_words_is_refused(tmp_path: Pat
     (folder / "vocab.txt").write_text("\n".join(listed) + "\n")
     open_ancestry(str(folder))
     (folder / "vocab.txt").write_text("\n".join(reversed(listed)) + "\n")
-    with pytest.raises(BadFile, match=r"is not the tokenizer of vocab\.txt beside it: \d+ of \d+"):
+    with pytest.raises(BadFile, match=r"contradicts vocab\.txt beside it: \d+ of \d+"):
         open_ancestry(str(folder))
     (folder / "vocab.txt").unlink()
     (folder / "vocab.json").write_text(json.dumps(dict.fromkeys(words, 0)))
-    with pytest.raises(BadFile, match=r"is not the tokenizer of vocab\.json beside it"):
+    with pytest.raises(BadFile, match=r"contradicts vocab\.json beside it"):
         open_ancestry(str(folder))
 
 
