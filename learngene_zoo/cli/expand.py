@@ -180,6 +180,11 @@ def expand(
 
 def _describe_next(descendant: Descendant, out: Path) -> str:
     """Return the next command; without a head and a task also the one that needs no labels."""
+    from learngene_zoo.families.text_spec import TextSpec
+    from learngene_zoo.storage import TOKENIZER
+
+    if isinstance(descendant.spec, TextSpec) and TOKENIZER not in descendant.files:
+        return f"copy {TOKENIZER} of the ancestry model into {out}; without it no text is read"
     where = "" if str(out) == "descendant" else f" {quote_path(out)}"
     task = choose_task(descendant)
     advice = f"lgzoo finetune{where}{format_task_option(task)}"

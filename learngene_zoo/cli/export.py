@@ -74,7 +74,7 @@ def export(
             "metric": exported.metric,
             "value": exported.value,
             "model_value": exported.model_value,
-            "images": exported.images,
+            "texts" if exported.is_text and not job.as_json else "images": exported.images,
         }
     if exported.latency is not None:
         facts |= {"latency": exported.latency, "model_latency": exported.model_latency}

@@ -65,10 +65,15 @@ def read_pooling(
         kept = ("pool", "normalize", "max_tokens")
         stated = {key: ours["spec"][key] for key in kept if key in ours["spec"]}
     else:
-        pooling = read(POOLING)
+        pooling, listing = read(POOLING), where.replace("config.json", MODULES)
+        modules = _list_modules(read(MODULES), listing)
         if pooling is None:
+            if "Pooling" in modules:
+                raise BadFile(
+                    f"{listing} names a pooling, but {POOLING} is missing beside it; copy it from "
+                    f"the original model, or remove {MODULES} to use the pooler"
+                )
             return spec
-        modules = _list_modules(read(MODULES), where.replace("config.json", MODULES))
         stated = {
             "pool": _read_pool(pooling, where.replace("config.json", POOLING)),
             "normalize": "Normalize" in modules,
@@ -139,7 +144,7 @@ def _read_pool(pooling: str, where: str) -> str:
     if len(modes) != 1 or modes[0] not in _POOLS:
         raise WrongCall(
             f"{where} pools by {' and '.join(map(str, modes)):.80}; read are"
-            f" {' and '.join(_POOLS)}: remove the file to use the pooler"
+            f" {' and '.join(_POOLS)}: remove it and {MODULES} to use the pooler"
         )
     return _POOLS[modes[0]]
 

@@ -81,7 +81,8 @@ class Exported:
     metric: str | None = None
     value: float | None = None  # of the file
     model_value: float | None = None
-    images: int | None = None  # or texts, on which both were measured
+    images: int | None = None  # on which both were measured
+    is_text: bool = False  # whether `images` counts texts
     latency: float | None = None  # seconds of one image, or text of the largest length; median
     model_latency: float | None = None
 
@@ -138,6 +139,7 @@ def export_descendant(
             assert task is not None, "int8 is measured on a task"
             measure = measure_file if descendant.classes else measure_features
             facts |= measure(descendant, model, runner, task, max_drop, run)
+            facts["is_text"] = task.is_text
         if timed:
             facts["model_latency"], facts["latency"] = measure_latencies(
                 model, runner, make_example_inputs(descendant.input_format, 1)

@@ -166,7 +166,7 @@ def to_arrays(inputs: Any, names: Sequence[str]) -> dict[str, Any]:
 def check_exported_file(path: Path) -> None:
     """Raise `WrongCall` unless there is an ONNX file at a path."""
     if not path.is_file():
-        raise WrongCall(f"there is no file {path}; write one with `lgzoo export -o {path}`")
+        raise WrongCall(f"there is no file {path}; write one with `lgzoo export MODEL -o {path}`")
     if path.suffix.lower() == ".pt2":
         raise WrongCall(
             f"{path} is not opened: torch.export.load unpickles, which may run code; name the "

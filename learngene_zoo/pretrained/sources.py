@@ -46,6 +46,7 @@ from learngene_zoo.storage import (
     CONFIG,
     EXPORTED,
     INDEX,
+    TOKENIZER,
     TOKENIZER_FILES,
     WEIGHTS,
     StateDict,
@@ -350,10 +351,10 @@ def _read_local_config(reference: str) -> tuple[_Description, Path]:
     config = folder.json(CONFIG)
     if config is None and folder.json(open_clip.CONFIG) is None:
         weights = find_local_weights(path) if path.is_dir() else path
-        raise BadFile(
-            f"there is no {CONFIG} beside {weights}; "
-            f"write {weights}#ARCHITECTURE to say which timm model it is"
-        )
+        remedy = f"write {weights}#ARCHITECTURE to say which timm model it is"
+        if folder.text(TOKENIZER) is not None:
+            remedy = "copy that of this text model"
+        raise BadFile(f"there is no {CONFIG} beside {weights}; {remedy}")
     if config and "method" in config and "architecture" not in config:
         remedy = f"build models from it with `lgzoo expand {quote_path(path)}`"
         raise BadFile(f"{path} is a learngene, not an ancestry model; {remedy}")

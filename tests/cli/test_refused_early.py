@@ -316,7 +316,7 @@ CALLS = {
     ),
     "evaluate nowhere.onnx": (
         2,
-        "error: there is no file nowhere.onnx; write one with `lgzoo export -o nowhere.onnx`\n",
+        "error: there is no file nowhere.onnx; write one with `lgzoo export MODEL -o nowhere.onnx`\n",
     ),
     "publish nowhere me/new": (2, "error: there is no folder nowhere; publish what "),
     "finetune desendant -o new": (

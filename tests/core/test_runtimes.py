@@ -382,7 +382,7 @@ def test_files_that_are_not_exports_are_refused_in_one_line(export_once, tmp_pat
         with pytest.raises(BadFile, match=words) as raised:
             open_exported(path())
         assert "\n" not in str(raised.value)
-    with pytest.raises(WrongCall, match=r"absent\.onnx; write one with `lgzoo export -o"):
+    with pytest.raises(WrongCall, match=r"absent\.onnx; write one with `lgzoo export MODEL -o"):
         open_exported(tmp_path / "absent.onnx")
     with pytest.raises(WrongCall, match=r"torch\.export\.load unpickles"):
         open_exported(export_once("plain", "pt2").path)

@@ -22,7 +22,7 @@ from learngene_zoo.families.text_format import TextFormat
 from learngene_zoo.method.sizes import Target
 from learngene_zoo.pretrained.ancestry import open_ancestry
 from learngene_zoo.publishing.publication import _list_files, _open_members
-from learngene_zoo.storage import MODULES, POOLING, SENTENCE_CONFIG
+from learngene_zoo.storage import MODULES, POOLING, SENTENCE_CONFIG, TOKENIZER
 from learngene_zoo.tasks.texts.encoding import Encoder
 
 transformers = pytest.importorskip("transformers")
@@ -162,11 +162,30 @@ def test_a_model_of_sentences_is_published_whole(tmp_path: Path) -> None:
         _list_files(folder, "", "", is_of_texts=True)
 
 
-def test_a_model_without_pooling_is_not_asked_for_its_modules(tmp_path: Path) -> None:
+def test_a_listed_pooling_that_is_missing_is_refused(tmp_path: Path) -> None:
     folder = write_encoder(tmp_path / "encoder", "Dense")
     assert any("Dense" in line for line in open_ancestry(str(folder)).record.left_out)
     (folder / POOLING).unlink()
-    assert not any("Dense" in line for line in open_ancestry(str(folder)).record.left_out)
+    with pytest.raises(
+        BadFile, match=r"modules\.json names a pooling, but 1_Pooling/config\.json is"
+    ):
+        open_ancestry(str(folder))
+    (folder / MODULES).unlink()
+    found = open_ancestry(str(folder))
+    assert cast(BertSpec, found.spec).pool == "pooler"
+    assert not any("Dense" in line for line in found.record.left_out)
+
+
+def test_what_is_missing_is_named(tmp_path: Path) -> None:
+    folder = write_encoder(tmp_path / "encoder")
+    (folder / TOKENIZER).unlink()
+    lifecycle.extract("first_k", ancestries=str(folder), out=tmp_path / "learngene")
+    call = ["expand", str(tmp_path / "learngene"), "--layers", "2", "-o", str(tmp_path / "small")]
+    assert "next: copy tokenizer.json of the ancestry" in CliRunner().invoke(main, call).stderr
+    write_tokenizer(folder)
+    (folder / "config.json").unlink()
+    with pytest.raises(BadFile, match=r"no config\.json .*; copy that of this text model"):
+        open_ancestry(str(folder))
 
 
 def test_no_member_has_the_name_of_the_folder_of_pooling(tmp_path: Path) -> None:

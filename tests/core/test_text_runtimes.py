@@ -237,6 +237,7 @@ def test_features_in_int8_are_compared_by_their_cosine(tmp_path: Path) -> None:
     assert (exported.metric, exported.model_value) == ("cosine", 1.0)
     assert exported.value is not None
     assert 0.95 < exported.value < 1
+    assert exported.is_text
     with pytest.raises(WrongCall, match="the model has no classes"):
         lifecycle.predict(str(path), TEXTS, run=RUN)
 
