@@ -53,6 +53,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
 from itertools import product
@@ -66,6 +67,7 @@ from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import Descendant
 from learngene_zoo.artifacts.learngene import Learngene, load_learngene
 from learngene_zoo.artifacts.records import Control
+from learngene_zoo.errors import Exists
 from learngene_zoo.method.installed import METHODS
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import list_settings, with_settings
@@ -516,7 +518,8 @@ def train_learngene(cell: Cell, ancestry: str) -> Learngene:
             **{name: value for name, value in BUDGET.items() if name in known},
             **settings,
         )
-        learngene.save(folder)
+        with suppress(Exists):  # saved by another process meanwhile
+            learngene.save(folder)
     return load_learngene(folder)
 
 
