@@ -6,7 +6,8 @@ those with a teacher share that of the task, DINOv2-S fine-tuned for 4 epochs. T
 bfloat16 where the processor or GPU has instructions for it.
 Beside them are the ancestry model itself and the controls of the bench: closed_form's descendant
 shuffled, with its stem alone, and random weights by two initialisations, each with the better of
-two rates on validation images (the defaults of inherited and of random weights).
+two rates on validation images (the defaults of inherited and of random weights). `finetune` has a
+few methods (`TUNED`); with `--all-methods` every method that builds a size, which needs a GPU.
 
 Measured: with `probe` a ridge regression and the nearest neighbours before any training
 (training/probes.py); with `finetune` the test accuracy after `lgzoo finetune` with its defaults, of
@@ -21,6 +22,7 @@ installed (`lgzoo show stamps` prints how).
 
     python benchmarks/real_models.py --ancestry DINOV2 probe [--workers 2] [--only WORD ...]
     python benchmarks/real_models.py --ancestry DINOV2 finetune [--workers 2] [--only WORD ...]
+    python benchmarks/real_models.py --ancestry DINOV2 finetune --all-methods
     python benchmarks/real_models.py --ancestry DINOV2 probe --large
     python benchmarks/real_models.py --ancestry DINOV2 finetune --large
     python benchmarks/real_models.py table    write the page from the results
@@ -37,7 +39,7 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
@@ -181,13 +183,19 @@ def main() -> None:
         "--large", action="store_true", help=f"{LARGE_PIXELS} pixels, {LARGE_IMAGES:,} images"
     )
     parser.add_argument(
+        "--all-methods", action="store_true", help="fine-tune models of every method"
+    )
+    parser.add_argument(
         "--only", nargs="*", default=[], help="cells whose name contains all of these words"
     )
     given = parser.parse_args()
     if given.stage != "table":
         if not given.ancestry:
             parser.error("name the folder of DINOv2-S: --ancestry DINOV2")
-        measure(list_missing(given.stage, given.only, given.large), given.ancestry, given.workers)
+        cells = list_large_cells(given.stage) if given.large else list_cells(given.stage)
+        if given.all_methods:
+            cells = list_cells(given.stage, (*FREE, *TRAINED))
+        measure(list_missing(cells, given.only), given.ancestry, given.workers)
     rows = read_rows(ROWS)
     tables = {
         "real-models-probe": make_table("probe", rows),
@@ -202,12 +210,12 @@ def main() -> None:
     print(f"{front}\n")
 
 
-def list_missing(stage: Stage, words: Sequence[str], large: bool = False) -> list[Cell]:
-    """Return the cells that have no row yet, in the order in which they are measured."""
+def list_missing(cells: Iterable[Cell], words: Sequence[str]) -> list[Cell]:
+    """Return the cells that have these words in their name and no row yet."""
     done = {key_of(row) for row in read_rows(ROWS)}
     return [
         cell
-        for cell in (list_large_cells(stage) if large else list_cells(stage))
+        for cell in cells
         if all(word in f" {cell.name} " for word in words)
         and key_of({"arm": cell.arm, **asdict(cell)}) not in done
     ]
@@ -219,10 +227,15 @@ def key_of(row: dict[str, Any]) -> tuple[Any, ...]:
     return *(row[name] for name in names), row.get("pixels", PIXELS)
 
 
-def list_cells(stage: Stage) -> Iterator[Cell]:
-    """Yield every cell of a stage at `PIXELS`, the first seed first."""
+def list_cells(stage: Stage, methods: Sequence[str] | None = None) -> Iterator[Cell]:
+    """Yield every cell of a stage at `PIXELS`, the first seed first.
+
+    Args:
+        stage: the stage.
+        methods: the methods. None: those in the stage's table.
+    """
     seeds = range(SEEDS) if stage == "finetune" else range(1)
-    methods = TUNED if stage == "finetune" else (*FREE, *TRAINED)
+    methods = methods or (TUNED if stage == "finetune" else (*FREE, *TRAINED))
     for seed in seeds:
         for task in TASKS:
             yield Cell(stage, "ancestry", 12, 384, task, seed)
@@ -404,7 +417,7 @@ def make_table(stage: Stage, rows: Sequence[dict[str, Any]]) -> str:
         f"| size | weights ({what}) | {' | '.join(TASKS)} |",
         "|---|---|" + "---:|" * len(TASKS),
     ]
-    order = list(dict.fromkeys(cell.arm for cell in list_cells(stage)))
+    order = list(dict.fromkeys(cell.arm for cell in list_cells(stage, (*FREE, *TRAINED))))
     for layers, width in ((12, 384), *SIZES):
         size = [row for row in rows if (row["layers"], row["width"]) == (layers, width)]
         for arm in sorted({row["arm"] for row in size}, key=order.index):

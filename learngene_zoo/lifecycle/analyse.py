@@ -128,7 +128,8 @@ def probe(
         run: how to compute. None: `Run()`, with progress in a notebook.
 
     Raises:
-        WrongCall: for a task with a class per pixel, and as `evaluate` does.
+        WrongCall: for a count that is not a whole number or below 1, for a task with a class per
+            pixel, and as `evaluate` does.
         BadData: if the training images show fewer than two classes.
         TrainingFailed: for features that are not finite.
     """
@@ -138,6 +139,10 @@ def probe(
     if fit is not None:
         check_choice("fit", fit, get_args(Fit))
     counts = parse_shots(shots)
+    check_whole("draws", draws)
+    for name, number in {"k": k, "images": images}.items():
+        if number is not None:
+            check_whole(name, number)
     opened = _open_probed(model, image_size, run)
     from learngene_zoo.tasks.splits.cutting import ensure_validation
     from learngene_zoo.training.probes import compute_features, run_probe
@@ -163,7 +168,7 @@ def probe(
 def parse_shots(shots: int | str | Iterable[int | str | None] | None) -> list[int | None]:
     """Return the numbers of images of each class; None, or "all", stands for all images.
 
-    Raises `WrongCall` for a value that is neither a whole number nor "all".
+    Raises `WrongCall` for a value that is neither a whole number from 1 on nor "all".
     """
     listed = list(shots) if isinstance(shots, Iterable) and not isinstance(shots, str) else [shots]
     numbers = map(convert_scalar, listed)
@@ -171,6 +176,8 @@ def parse_shots(shots: int | str | Iterable[int | str | None] | None) -> list[in
     for number in counts:
         if number is not None and (isinstance(number, bool) or not isinstance(number, int)):
             raise WrongCall(f'shots is {number!r:.40}; expected whole numbers, or "all"')
+        if number is not None:
+            check_whole("shots", number)
     return counts
 
 

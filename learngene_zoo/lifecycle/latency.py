@@ -93,8 +93,12 @@ def _is_affordable(member: Member, budget: Budget, convention: Convention) -> bo
 
 def describe_bounds(budget: Budget) -> list[str]:
     """Return the bounds of parameters and FLOPs in words."""
-    bounds = ((budget.max_params, "parameters"), (budget.max_flops, "FLOPs"))
-    return [f"{format_round_count(bound)} {unit}" for bound, unit in bounds if bound is not None]
+    bounds = ((budget.max_params, "parameter"), (budget.max_flops, "FLOP"))
+    return [
+        f"{format_round_count(bound)} {unit if bound == 1 else f'{unit}s'}"
+        for bound, unit in bounds
+        if bound is not None
+    ]
 
 
 def refuse_all(

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 import torch
 
-from learngene_zoo.errors import BadData, TrainingFailed, WrongCall
+from learngene_zoo.errors import BadData, TrainingFailed
 from learngene_zoo.families.forward import compute_pooled
 from learngene_zoo.families.picture_format import InputFormat
 from learngene_zoo.families.text_format import TextFormat
@@ -28,6 +28,7 @@ from learngene_zoo.intervals import compute_pooled_interval
 from learngene_zoo.runs.progress import report_activity
 from learngene_zoo.runs.run import Run, gather_values, open_device
 from learngene_zoo.seeds import derive_seed
+from learngene_zoo.settings import check_whole
 from learngene_zoo.tasks.loader import sample_images
 from learngene_zoo.tasks.task import IGNORED
 from learngene_zoo.tasks.transforms import Augment
@@ -431,12 +432,12 @@ def run_probe(
         seed: seed of the draws.
 
     Raises:
-        WrongCall: for shots, draws or k below 1.
+        WrongCall: for shots, draws or k that is not a whole number, or below 1.
         BadData: if the training images show fewer than two classes.
     """
     for name, count in {"shots": shots, "draws": draws, "k": k}.items():
-        if count is not None and count < 1:
-            raise WrongCall(f"{name} is {count}; expected at least 1")
+        if count is not None:
+            check_whole(name, count)
     flags, counts = [], []
     for draw in range(1 if shots is None else draws):
         sample = (
