@@ -122,10 +122,12 @@ TOO_MANY_FILES = ("Too many open files", "received 0 items of ancdata")
 
 
 def is_shortage(error: Exception) -> bool:
-    """Return whether an error may be due to a lack of memory, disk space or open files."""
+    """Return whether an error may be due to a lack of memory, disk space, open files or rights."""
     message = f"{type(error).__name__}: {error}"
-    return isinstance(error, MemoryError | OSError) or any(
-        sign in message for sign in (*OUT_OF_MEMORY, *TOO_MANY_FILES)
+    return (
+        isinstance(error, MemoryError)
+        or (isinstance(error, OSError) and error.errno in (*_REMEDIES, errno.ENOMEM, errno.EIO))
+        or any(sign in message for sign in (*OUT_OF_MEMORY, *TOO_MANY_FILES))
     )
 
 

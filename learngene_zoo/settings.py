@@ -292,6 +292,8 @@ def find_lost_settings(settings: Any) -> Iterator[str]:
 def _describe_leaf(hint: Any, where: str) -> tuple[type, tuple[str, ...] | None, bool]:
     repeated = get_origin(hint) is tuple
     kind = get_args(hint)[0] if repeated else hint
+    if repeated and get_args(hint)[1:] != (Ellipsis,):
+        raise TypeError(_describe_allowed(hint, where))
     if get_origin(kind) is Literal and all(isinstance(word, str) for word in get_args(kind)):
         return str, get_args(kind), repeated
     if kind not in (int, float, str, bool, Path):

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
@@ -301,6 +302,27 @@ def test_a_learngene_with_wrong_tensors_is_not_written(
     assert not (tmp_path / "learngene").exists()
 
 
+@pytest.mark.parametrize(
+    ("metrics", "says"),
+    [
+        ({"accuracy": 93.1}, "returned metrics: accuracy is 93.1; expected a number from 0 to 1"),
+        ({"images": 9.5}, "returned metrics: images is 9.5; expected a whole number"),
+        ({"loss": [0.5, float("nan")]}, r"returned the metrics field loss\[1\] of nan; expected"),
+        ({"loss": np.float32(1)}, "returned the metrics field loss of type numpy.float32; exp"),
+    ],
+)
+def test_a_learngene_with_wrong_metrics_is_not_written(
+    metrics: dict[str, Any], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measure(self: Any, ancestries: Any, tasks: Any, run: Any) -> Learngene:
+        return Keep()(ancestries, tasks, run).with_config(metrics=metrics)
+
+    register(with_extractor(__call__=measure), monkeypatch)
+    with pytest.raises(BadPlugin, match=f"{NAMED} {says}"):
+        lifecycle.extract("toy", out=tmp_path / "learngene")
+    assert not (tmp_path / "learngene").exists()
+
+
 def test_tensors_in_a_file_are_not_read_to_be_checked(
     learngene: Learngene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -346,6 +368,28 @@ def test_an_error_in_an_extractor_names_its_method_and_package(
         lg.extract("toy")
 
 
+def test_an_error_in_the_choice_of_tasks_names_its_method_and_package(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    register(with_extractor(needs_tasks=fail), monkeypatch)
+    with pytest.raises(MethodFailed, match=f"{NAMED} failed: KeyError: 'blocks.0'"):
+        lg.extract("toy")
+
+
+@pytest.mark.parametrize(
+    "error", [FileNotFoundError(2, "No such file or directory", "map.csv"), ConnectionError("no")]
+)
+def test_an_error_of_the_system_that_is_no_shortage_names_the_method(
+    error: OSError, learngene: Learngene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def give_up(*_: Any) -> Any:
+        raise error
+
+    register(with_expander(__call__=give_up), monkeypatch)
+    with pytest.raises(MethodFailed, match=f"{NAMED} failed: {type(error).__name__}: "):
+        lg.expand(learngene, layers=2)
+
+
 def test_an_error_in_a_family_names_its_method_and_package(
     learngene: Learngene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -381,6 +425,21 @@ def test_errors_that_are_not_of_its_code_are_raised_as_they_are(
 @dataclass(frozen=True, kw_only=True)
 class Details:
     mode: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optional:
+    rank: int | None = 4
+    share: float | None
+    note: str | None = None
+
+
+def test_none_in_details_is_read_back_as_none(learngene: Learngene, tmp_path: Path) -> None:
+    details = Optional(rank=None, share=None)
+    config = learngene.config.with_details(details)
+    assert config.details == {"rank": None, "share": None}
+    learngene.with_config(details=config.details).save(tmp_path / "learngene")
+    assert parse_details(load_learngene(tmp_path / "learngene").config, Optional) == details
 
 
 @pytest.mark.parametrize("versions", [{"torch": "2.0", "lgzoo-toy": "1.0"}, {"torch": "2.0"}])

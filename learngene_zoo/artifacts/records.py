@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -216,7 +216,12 @@ class LearngeneConfig:
 
         `parse_details` reads it back.
         """
-        written = {name: value for name, value in to_json(details).items() if value is not None}
+        defaults = {item.name: item.default for item in fields(details)}
+        written = {
+            name: value
+            for name, value in to_json(details).items()
+            if not (value is None and defaults[name] is None)
+        }
         return replace(self, details=written)
 
     @property

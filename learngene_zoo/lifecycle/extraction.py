@@ -373,7 +373,9 @@ def _list_references(
 
     Else the first of the named ones is only the purpose of the descendants.
     """
-    if extractor.needs_tasks() and method.tasks != "none":
+    with report_failure(method.name):
+        needs_tasks = extractor.needs_tasks()
+    if needs_tasks and method.tasks != "none":
         return method.references(named, sources), True
     if named and method.tasks != "none":
         method.references(named, sources)  # raises for a wrong number of tasks

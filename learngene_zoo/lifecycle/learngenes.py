@@ -204,5 +204,7 @@ def plot(
     gene = shelf.open_learngene(source)
     draw: Any = resolve_name(method.plot)
     with new_file(path, force) as draft, plotting.style():
-        plotting.save(draw(gene, expander or method.expander), draft)
+        with report_failure(method.name):
+            figure = draw(gene, expander or method.expander)
+        plotting.save(figure, draft)
     return path

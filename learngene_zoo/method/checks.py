@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from learngene_zoo.artifacts.records import LearngeneConfig
+from learngene_zoo.artifacts.records import LearngeneConfig, check_metrics
 from learngene_zoo.errors import BadFile, BadPlugin, WrongCall
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.families.text_spec import TextSpec
@@ -72,14 +72,21 @@ def check_layer_decay(extractor: Extractor, ancestries: Sequence[Spec]) -> None:
 
 
 def check_learngene(name: str, learngene: Learngene) -> None:
-    """Raise `BadPlugin` for tensors or details of a method that could not be read again.
+    """Raise `BadPlugin` for tensors, details or metrics of a method that could not be read again.
 
     Tensors that are still in a file are not read: reading them checks that they are finite.
     """
     for tensor_name, fault in _find_faults_of_tensors(learngene.state):
         raise BadPlugin(f"{describe_method(name)} returned the tensor {tensor_name} {fault}")
-    for field_name, fault in _find_faults_of_details(getattr(learngene.config, "details", {})):
-        raise BadPlugin(f"{describe_method(name)} returned the details field {field_name} {fault}")
+    for kind in ("details", "metrics"):
+        for field_name, fault in _find_faults_of_json(getattr(learngene.config, kind, {})):
+            raise BadPlugin(
+                f"{describe_method(name)} returned the {kind} field {field_name} {fault}"
+            )
+    try:
+        check_metrics(getattr(learngene.config, "metrics", {}), "metrics")
+    except BadFile as error:
+        raise BadPlugin(f"{describe_method(name)} returned {error}") from None
 
 
 def check_descendant(name: str, descendant: Descendant) -> None:
@@ -181,17 +188,17 @@ def _find_faults_of_tensors(state: StateDict) -> Iterator[tuple[object, str]]:
             yield name, "with values that are not finite; expected finite numbers"
 
 
-def _find_faults_of_details(value: object, name: str = "") -> Iterator[tuple[str, str]]:
+def _find_faults_of_json(value: object, name: str = "") -> Iterator[tuple[str, str]]:
     """Yield the names of values that JSON cannot express, each with the value and the expectation.
 
     `name` is that of the value; parts of a value are named as `loss[2]` or `stage.loss`.
     """
     if isinstance(value, Mapping):
         for key, part in value.items():
-            yield from _find_faults_of_details(part, f"{name}.{key}" if name else str(key))
+            yield from _find_faults_of_json(part, f"{name}.{key}" if name else str(key))
     elif isinstance(value, list | tuple):
         for index, part in enumerate(value):
-            yield from _find_faults_of_details(part, f"{name}[{index}]")
+            yield from _find_faults_of_json(part, f"{name}[{index}]")
     elif isinstance(value, float) and not math.isfinite(value):
         yield name, f"of {value}; expected a finite number"
     elif not isinstance(value, str | int | float | None):

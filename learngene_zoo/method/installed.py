@@ -39,9 +39,9 @@ def describe_method(name: str) -> str:
 def report_failure(name: str) -> Iterator[None]:
     """Report an error in the code of a method as `MethodFailed`, with its name and package.
 
-    Errors of this package, and those that are due to a lack of memory, disk space or open files,
-    are raised as they are. But `WrongTensor` becomes `BadPlugin`, and a `WrongCall` in a method
-    that is not of this project names the method.
+    Errors of this package, and those that are due to a lack of memory, disk space, open files or
+    rights, are raised as they are. But `WrongTensor` becomes `BadPlugin`, and a `WrongCall` in a
+    method that is not of this project names the method.
     """
     try:
         yield

@@ -75,8 +75,9 @@ def adapt_rates(
     changes |= {name: min(values[name], FLAT_LR) for name in pretrained_rates}
     if (name := f"{teacher_prefix}_lr") in values:
         changes[name] = min(values[name], INHERITED_LR)
-        if not any(isinstance(spec, TextSpec) for spec in ancestries):
-            changes[f"{teacher_prefix}_layer_decay"] = INHERITED_DECAY
+    is_of_texts = any(isinstance(spec, TextSpec) for spec in ancestries)
+    if (name := f"{teacher_prefix}_layer_decay") in values and not is_of_texts:
+        changes[name] = INHERITED_DECAY
     return with_settings(extractor, changes)
 
 

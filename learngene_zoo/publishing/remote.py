@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -86,13 +86,18 @@ def look(api: HfApi, publication: Publication) -> RemoteState:
     state = _list_state(api, name, head, {tag.name: tag.target_commit for tag in refs.tags})
     if MANIFEST in state.tree:
         return _add_stale(state, publication)
-    foreign = [path for path in publication.files if path in state.tree and path != README]
+    _refuse_foreign(state, publication, {README})
+    return state
+
+
+def _refuse_foreign(state: RemoteState, publication: Publication, known: Collection[str]) -> None:
+    """Raise `Refused` if a file has one of our names and is not among the known ones."""
+    foreign = [path for path in publication.files if path in state.tree and path not in known]
     if foreign:
         raise Refused(
-            f"the Hub repository {name} holds {foreign[0]}, which was not published by `lgzoo "
-            "publish`; publish to another repository, or delete it there first"
+            f"the Hub repository {publication.repository.name} holds {foreign[0]}, which was not "
+            "published by `lgzoo publish`; publish to another repository, or delete it there first"
         )
-    return state
 
 
 def look_for(api: HfApi, publication: Publication) -> RemoteState | None:
@@ -139,7 +144,8 @@ def _list_state(api: HfApi, name: str, commit: str, tags: Mapping[str, str]) -> 
 def _add_stale(state: RemoteState, publication: Publication) -> RemoteState:
     """Return the state with the files that only its own manifest names.
 
-    A damaged manifest names none. Raises `Refused` for a repository of the other kind of artifact.
+    A damaged manifest names none. Raises `Refused` for a repository of the other kind of artifact,
+    and if files have our names that its manifest does not name.
     """
     if state.lists(MANIFEST, publication.files[MANIFEST]):
         return state
@@ -148,6 +154,7 @@ def _add_stale(state: RemoteState, publication: Publication) -> RemoteState:
     except BadFile:  # a damaged download would raise `Unavailable`
         return state
     _check_kind(publication, publication.repository.at(state.commit), earlier)
+    _refuse_foreign(state, publication, {README, MANIFEST, *earlier.files})
     stale = [path for path in earlier.files if path in state.tree and path not in publication.files]
     return RemoteState(commit=state.commit, tree=state.tree, tags=state.tags, stale=stale)
 

@@ -6,7 +6,8 @@ network. `open_task` opens any task.
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -25,6 +26,7 @@ from learngene_zoo.errors import (
     WrongCall,
     ZooError,
     find_nearest,
+    is_shortage,
     refuse_unknown,
     suggest_path,
 )
@@ -394,7 +396,43 @@ def _open_named(name: str, offline: bool) -> Task:
     check_name(name)
     entry = find_entry(name)
     assert entry is not None
-    return find_suite_of(entry).open(entry, offline)
+    suite = find_suite_of(entry)
+    with report_failure(suite.name, name):
+        task = suite.open(entry, offline)
+    if not isinstance(task, Task):
+        raise BadPlugin(
+            f"{_describe_suite(suite.name)} opened {name} as {type(task).__name__}; expected a Task"
+        )
+    return replace(task, open_split=partial(_open_split, suite.name, name, task.open_split))
+
+
+def _open_split(suite: str, task: str, open_split: Callable[[str], Split], split: str) -> Split:
+    with report_failure(suite, task):
+        return open_split(split)
+
+
+@contextmanager
+def report_failure(suite: str, task: str) -> Iterator[None]:
+    """Report an error in the code of a suite as `BadPlugin`, with its name and package.
+
+    Errors of this package, and those that are due to a lack of memory, disk space, open files or
+    rights, are raised as they are.
+    """
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, ZooError) or is_shortage(error):
+            raise
+        raise BadPlugin(
+            f"{_describe_suite(suite)} could not open {task}: {type(error).__name__}: {error}; "
+            "run again with --debug to see the traceback"
+        ) from error
+
+
+def _describe_suite(name: str) -> str:
+    """Return the words for a suite in a message, with its package if it is not of this project."""
+    packages = ", ".join(SUITES.package_of(name))
+    return f"the suite {name!r}" + (f" of the package {packages}" if packages else "")
 
 
 def check_name(name: str) -> None:

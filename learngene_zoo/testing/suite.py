@@ -83,7 +83,7 @@ def check_registration(suite: Suite) -> None:
 
 def check_task(suite: Suite, entry: Entry, task: Task) -> None:
     """Check that a task agrees with its entry, and that samples depend on split and index alone."""
-    for field in ("name", "title", "kind", "classes", "image_size", "flip", "metric"):
+    for field in ("name", "title", "kind", "classes", "image_size", "flip", "metric", "licence"):
         got, listed = getattr(task, field), getattr(entry, field)
         require(
             got == listed,

@@ -4,8 +4,9 @@ a paper names.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -91,6 +92,15 @@ def test_a_lower_rate_of_a_preset_stays() -> None:
     nested = METHODS.load("nested").extractor
     low = replace(nested, teaching=replace(nested.teaching, lr=1e-6))  # type: ignore[attr-defined, type-var, call-arg]
     assert rates_of(low.adapt([WIDE]))["teaching_lr"] == 1e-6
+
+
+def test_a_teacher_needs_only_a_rate() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Taught:
+        teaching_lr: float = 1.0
+
+    taught: Any = Taught()
+    assert rates_of(adapt_rates(taught, [WIDE])) == {"teaching_lr": INHERITED_LR}
 
 
 def test_a_misspelt_setting_is_refused_for_every_width() -> None:

@@ -94,6 +94,15 @@ def test_a_literal_of_numbers_is_refused() -> None:
         list_settings(Numbers())
 
 
+def test_a_tuple_of_fixed_length_is_refused() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Sides:
+        size: tuple[int, int] = (3, 3)
+
+    with pytest.raises(TypeError, match=r"Sides\.size has the type .*a tuple\[X, \.\.\.\]"):
+        list_settings(Sides())
+
+
 def test_a_whole_number_for_a_float_is_that_float() -> None:
     changed = with_settings(Recipe(), {"warmup": 1, "clip": 2})
     assert fingerprint(changed) == fingerprint(

@@ -96,7 +96,7 @@ def test_a_strangers_suite_is_listed_shown_and_named(site: Path) -> None:
     listed = CliRunner().invoke(main, ["list", "tasks", "--all"])
     assert "frowns" in listed.stdout
     assert "smiles" in CliRunner().invoke(main, ["show", "faces"]).stdout
-    with pytest.raises(AssertionError, match="nothing is opened"):
+    with pytest.raises(BadPlugin, match="could not open smiles: AssertionError: nothing is opened"):
         catalogue.open_task("smiles")
 
 
@@ -254,6 +254,29 @@ def open_changed(entry: Entry, changes: dict[str, Any], **of_split: Any) -> Task
 def test_a_task_has_a_name_for_each_class() -> None:
     with pytest.raises(BadPlugin, match="noise gives it 3 class names and 2 classes; expected"):
         build_task(ENTRY, ("even", "odd", "zero"), lambda name: Noise(seed=0, count=1))
+
+
+@pytest.mark.parametrize("place", ["open", "split"])
+def test_an_error_in_a_suite_names_it_and_its_package(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> Any:
+        raise KeyError("column")
+
+    opened = build_task(ENTRY, ("even", "odd"), fail)
+    suite = Suite(
+        name="noises",
+        title="-",
+        entries=(ENTRY,),
+        open=fail if place == "open" else lambda entry, offline: opened,
+    )
+    good, broken = catalogue.load_suites()
+    monkeypatch.setattr(catalogue, "load_suites", lambda: ((*good, suite), broken))
+    monkeypatch.setitem(catalogue.SUITES.__dict__, "package_of", lambda name: {"rain": "1"})
+    says = "the suite 'noises' of the package rain could not open noise: KeyError: 'column'; run"
+    with pytest.raises(BadPlugin, match=says) as caught:
+        catalogue.open_task("noise").split("train")
+    assert isinstance(caught.value.__cause__, KeyError)
 
 
 @pytest.fixture

@@ -224,10 +224,10 @@ def test_one_class_and_counts_below_one_are_refused() -> None:
 
 def test_counts_are_refused_before_the_model_is_opened() -> None:
     for counts in ({"shots": [1, 0]}, {"draws": 0}, {"k": 0}, {"images": -1}):
-        with pytest.raises(WrongCall, match=f"{[*counts][0]} is .*; expected at least 1"):
+        with pytest.raises(WrongCall, match=f"{next(iter(counts))} is .*; expected at least 1"):
             lifecycle.probe("no/model", task="digits", **counts)  # type: ignore[arg-type]
     for counts in ({"draws": None}, {"k": 2.5}, {"images": "all"}, {"k": True}):
-        with pytest.raises(WrongCall, match=f"{[*counts][0]} is .*; expected a whole number"):
+        with pytest.raises(WrongCall, match=f"{next(iter(counts))} is .*; expected a whole number"):
             lifecycle.probe("no/model", task="digits", **counts)  # type: ignore[arg-type]
 
 

@@ -147,6 +147,18 @@ def test_files_of_others_are_not_overwritten(
     assert hub.files(NAME) == {"config.json": b"{}", "model.safetensors": b"x"}
 
 
+def test_a_file_that_somebody_else_added_is_not_overwritten(
+    hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace
+) -> None:
+    lgzoo("publish", made.learngene, NAME)
+    path = f"{made.three.name}/config.json"
+    hub.put(NAME, {path: b"{}"})
+    result = lgzoo("publish", made.learngene, NAME, "--descendant", made.three)
+    assert result.code == 1
+    assert f"holds {path}, which was not published by `lgzoo publish`" in result.error
+    assert hub.files(NAME)[path] == b"{}"
+
+
 def test_a_model_does_not_replace_a_learngene(
     hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace
 ) -> None:
