@@ -116,6 +116,7 @@ TRAINED_BUDGET = {
 }
 # distillation trains a model of each of these sizes.
 TRAINED_SIZES = {"depths": (6, 12), "widths": (192, 256, 384)}
+ALL = (*FREE, *TRAINED)
 TUNED = ("closed_form", "first_k", "evenly_spaced", "weight_selection")
 CONTROLS: tuple[Control, ...] = ("shuffled", "stem", "stem_fan_in")
 # Method, size and text of the rows on the front page.
@@ -192,9 +193,11 @@ def main() -> None:
     if given.stage != "table":
         if not given.ancestry:
             parser.error("name the folder of DINOv2-S: --ancestry DINOV2")
+        if given.large and given.all_methods:
+            parser.error("--large and --all-methods exclude each other; choose one")
         cells = list_large_cells(given.stage) if given.large else list_cells(given.stage)
         if given.all_methods:
-            cells = list_cells(given.stage, (*FREE, *TRAINED))
+            cells = list_cells(given.stage, ALL)
         measure(list_missing(cells, given.only), given.ancestry, given.workers)
     rows = read_rows(ROWS)
     tables = {
@@ -235,7 +238,7 @@ def list_cells(stage: Stage, methods: Sequence[str] | None = None) -> Iterator[C
         methods: the methods. None: those in the stage's table.
     """
     seeds = range(SEEDS) if stage == "finetune" else range(1)
-    methods = methods or (TUNED if stage == "finetune" else (*FREE, *TRAINED))
+    methods = methods or (TUNED if stage == "finetune" else ALL)
     for seed in seeds:
         for task in TASKS:
             yield Cell(stage, "ancestry", 12, 384, task, seed)
@@ -417,7 +420,7 @@ def make_table(stage: Stage, rows: Sequence[dict[str, Any]]) -> str:
         f"| size | weights ({what}) | {' | '.join(TASKS)} |",
         "|---|---|" + "---:|" * len(TASKS),
     ]
-    order = list(dict.fromkeys(cell.arm for cell in list_cells(stage, (*FREE, *TRAINED))))
+    order = list(dict.fromkeys(cell.arm for cell in list_cells(stage, ALL)))
     for layers, width in ((12, 384), *SIZES):
         size = [row for row in rows if (row["layers"], row["width"]) == (layers, width)]
         for arm in sorted({row["arm"] for row in size}, key=order.index):

@@ -131,6 +131,16 @@ def is_shortage(error: Exception) -> bool:
     )
 
 
+def describe_crash(what: str, error: Exception) -> str:
+    """Return the message for an unexpected error in the code of a plugin.
+
+    Args:
+        what: the words for what failed.
+        error: the error.
+    """
+    return f"{what}: {type(error).__name__}: {error}; run again with --debug to see the traceback"
+
+
 def find_nearest(got: str, known_names: Iterable[str]) -> str | None:
     """Return the known name that was most probably meant, or None.
 

@@ -278,6 +278,14 @@ class Plugins(Generic[T]):
         package = self._package_at(name, self.references().get(name))
         return {package: version(package)} if package else {}
 
+    def describe(self, name: str) -> str:
+        """Return the words for a plugin in a message, with its package if it is not of this
+        project.
+        """
+        packages = ", ".join(self.package_of(name))
+        words = f"the {self.word} {name or 'unnamed'!r}"
+        return f"{words} of the package {packages}" if packages else words
+
     def _package_at(self, name: str, reference: str | None) -> str:
         """Return the package of an entry point; "" for one of this project."""
         point = next(

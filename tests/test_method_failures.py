@@ -376,16 +376,22 @@ def test_an_error_in_the_choice_of_tasks_names_its_method_and_package(
         lg.extract("toy")
 
 
+def register_raising(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Register a method whose expander raises an error."""
+
+    def give_up(*_: Any) -> Any:
+        raise error
+
+    register(with_expander(__call__=give_up), monkeypatch)
+
+
 @pytest.mark.parametrize(
     "error", [FileNotFoundError(2, "No such file or directory", "map.csv"), ConnectionError("no")]
 )
 def test_an_error_of_the_system_that_is_no_shortage_names_the_method(
     error: OSError, learngene: Learngene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def give_up(*_: Any) -> Any:
-        raise error
-
-    register(with_expander(__call__=give_up), monkeypatch)
+    register_raising(error, monkeypatch)
     with pytest.raises(MethodFailed, match=f"{NAMED} failed: {type(error).__name__}: "):
         lg.expand(learngene, layers=2)
 
@@ -410,10 +416,7 @@ def test_an_error_in_a_family_names_its_method_and_package(
 def test_errors_that_are_not_of_its_code_are_raised_as_they_are(
     error: Exception, learngene: Learngene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def give_up(*_: Any) -> Any:
-        raise error
-
-    register(with_expander(__call__=give_up), monkeypatch)
+    register_raising(error, monkeypatch)
     with pytest.raises(type(error)) as caught:
         lg.expand(learngene, layers=2)
     assert caught.value is error

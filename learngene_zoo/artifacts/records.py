@@ -220,7 +220,7 @@ class LearngeneConfig:
         written = {
             name: value
             for name, value in to_json(details).items()
-            if not (value is None and defaults[name] is None)
+            if value is not None or defaults[name] is not None
         }
         return replace(self, details=written)
 

@@ -15,6 +15,7 @@ from learngene_zoo.errors import (
     WrongCall,
     WrongTensor,
     ZooError,
+    describe_crash,
     is_shortage,
 )
 from learngene_zoo.families.family import load_family
@@ -31,8 +32,7 @@ METHODS = Plugins(METHOD_GROUP, "method", Method)
 
 def describe_method(name: str) -> str:
     """Return the words for a method in a message, with its package if it is not of this project."""
-    packages = ", ".join(METHODS.package_of(name))
-    return f"the method {name or 'unnamed'!r}" + (f" of the package {packages}" if packages else "")
+    return METHODS.describe(name)
 
 
 @contextmanager
@@ -52,10 +52,7 @@ def report_failure(name: str) -> Iterator[None]:
             raise WrongCall(f"{error} (raised by {describe_method(name)})") from error
         if isinstance(error, ZooError) or is_shortage(error):
             raise
-        raise MethodFailed(
-            f"{describe_method(name)} failed: {type(error).__name__}: {error}; "
-            "run again with --debug to see the traceback"
-        ) from error
+        raise MethodFailed(describe_crash(f"{describe_method(name)} failed", error)) from error
 
 
 def find_method(config: LearngeneConfig, where: object) -> Method:

@@ -25,6 +25,7 @@ from learngene_zoo.errors import (
     BadPlugin,
     WrongCall,
     ZooError,
+    describe_crash,
     find_nearest,
     is_shortage,
     refuse_unknown,
@@ -401,7 +402,7 @@ def _open_named(name: str, offline: bool) -> Task:
         task = suite.open(entry, offline)
     if not isinstance(task, Task):
         raise BadPlugin(
-            f"{_describe_suite(suite.name)} opened {name} as {type(task).__name__}; expected a Task"
+            f"{SUITES.describe(suite.name)} opened {name} as {type(task).__name__}; expected a Task"
         )
     return replace(task, open_split=partial(_open_split, suite.name, name, task.open_split))
 
@@ -423,16 +424,8 @@ def report_failure(suite: str, task: str) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, ZooError) or is_shortage(error):
             raise
-        raise BadPlugin(
-            f"{_describe_suite(suite)} could not open {task}: {type(error).__name__}: {error}; "
-            "run again with --debug to see the traceback"
-        ) from error
-
-
-def _describe_suite(name: str) -> str:
-    """Return the words for a suite in a message, with its package if it is not of this project."""
-    packages = ", ".join(SUITES.package_of(name))
-    return f"the suite {name!r}" + (f" of the package {packages}" if packages else "")
+        what = f"{SUITES.describe(suite)} could not open {task}"
+        raise BadPlugin(describe_crash(what, error)) from error
 
 
 def check_name(name: str) -> None:
