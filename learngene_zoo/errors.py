@@ -131,6 +131,10 @@ def is_shortage(error: Exception) -> bool:
     )
 
 
+# The end of a message about an error in code, not in what was given.
+SEE_TRACEBACK = "; run again with --debug to see the traceback"
+
+
 def describe_crash(what: str, error: Exception) -> str:
     """Return the message for an unexpected error in the code of a plugin.
 
@@ -138,7 +142,7 @@ def describe_crash(what: str, error: Exception) -> str:
         what: the words for what failed.
         error: the error.
     """
-    return f"{what}: {type(error).__name__}: {error}; run again with --debug to see the traceback"
+    return f"{what}: {type(error).__name__}: {error}{SEE_TRACEBACK}"
 
 
 def find_nearest(got: str, known_names: Iterable[str]) -> str | None:

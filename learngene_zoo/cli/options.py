@@ -319,6 +319,8 @@ class SettingType(click.ParamType):
         except ValueError:
             is_data = self.setting.name == "images" and ":" in text
             hint = f"; give the data by --task {text}" if is_data else ""
+            if text.lower() == "all" and self.setting.none_is_nothing:
+                hint = "; give 'none' for all"
             self.fail(f"{text!r} is not {_KINDS[self.setting.kind]}{hint}", param, ctx)
         if isinstance(value, float) and not math.isfinite(value):
             self.fail(f"{text!r} is not a finite number", param, ctx)

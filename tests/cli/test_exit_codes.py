@@ -47,6 +47,13 @@ LINES = {
             " 1024; see lgzoo evaluate --help"
         ),
     ),
+    "evaluate model --probe ridge --shots 1,0": (
+        2,
+        (
+            "invalid value for '--shots': expected numbers of images of each class, e.g. 1,5,10,"
+            " or all; got '0' in '1,0'; see lgzoo evaluate --help"
+        ),
+    ),
     "finetune model --seed x": (
         2,
         "invalid value for '--seed': 'x' is not an integer; see lgzoo finetune --help",

@@ -84,6 +84,8 @@ def test_debug_shows_where_and_is_taken_off_the_line(capsys: pytest.CaptureFixtu
     assert code == 1
     assert "Traceback" in text
     assert text.endswith("error: broken\n")
+    _, text = outcome(KeyError("x"), capsys, ["show", "--debug", "x"])
+    assert text.endswith("error: unexpected KeyError: 'x'\n")
     seen: list[str] = []
     assert run_guarded(seen.extend, ["show", "--debug", "x"]) == 0
     assert seen == ["show", "x"]

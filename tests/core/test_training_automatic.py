@@ -180,5 +180,7 @@ def test_the_word_is_an_option_s_value_where_it_can_be_found() -> None:
 
     assert "no model at nowhere" in error("--lr", "auto", "--batch-size", "auto")
     assert "'auto' is not an integer" in error("--epochs", "auto")
+    assert "'all' is not an integer; see" in error("--epochs", "all")
+    assert "'all' is not an integer; give 'none' for all" in error("--images", "all")
     assert "'quick' is not a number" in error("--lr", "quick")
     assert "must be above 0" in error("--lr", "0")

@@ -169,12 +169,14 @@ class Shots(click.ParamType):
         if isinstance(value, tuple):
             return value
         words = [word.strip() for word in str(value).split(",")]
-        if not all(word == "all" or (word.isdecimal() and int(word) > 0) for word in words):
-            self.fail(
-                f"expected numbers of images of each class, e.g. 1,5,10, or all; got {value!r}",
-                param,
-                ctx,
-            )
+        for word in words:
+            if word != "all" and not (word.isdecimal() and int(word) > 0):
+                got = repr(word) if word == value else f"{word!r} in {value!r}"
+                self.fail(
+                    f"expected numbers of images of each class, e.g. 1,5,10, or all; got {got}",
+                    param,
+                    ctx,
+                )
         return tuple(None if word == "all" else int(word) for word in words)
 
 

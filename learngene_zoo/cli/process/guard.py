@@ -16,7 +16,7 @@ from learngene_zoo.cli.process.messages import (
     shorten_line,
 )
 from learngene_zoo.cli.process.signals import INTERRUPTED, TERMINATED, handle_interrupts
-from learngene_zoo.errors import CAN_RESUME, Exists, Unavailable
+from learngene_zoo.errors import CAN_RESUME, SEE_TRACEBACK, Exists, Unavailable
 from learngene_zoo.text import quote_word, use_option_names
 
 # Commands that continue with --resume, and those that continue by themselves.
@@ -59,6 +59,8 @@ def run_guarded(call: Callable[[list[str]], object], arguments: Sequence[str]) -
             line, code = describe_error(error)
             if isinstance(error, Exists):
                 line = describe_taken_path(error, words)
+            if debug:
+                line = line.removesuffix(SEE_TRACEBACK)
             click.echo(f"error: {shorten_line(line)}", err=True)
             return code
 

@@ -13,6 +13,7 @@ import click
 from learngene_zoo.errors import (
     MIN_LETTERS,
     OUT_OF_MEMORY,
+    SEE_TRACEBACK,
     TOO_MANY_FILES,
     Exists,
     NoLabels,
@@ -65,10 +66,7 @@ def describe_error(error: Exception) -> tuple[str, int]:
         return explain_os_error(OSError(errno.EMFILE, str(error))), 1
     if isinstance(error, RuntimeError) and MISFIT in str(error):
         return f"{explain_misfit()} ({error})", 1
-    return (
-        f"unexpected {type(error).__name__}: {error}; run again with {DEBUG} to see the traceback",
-        1,
-    )
+    return f"unexpected {type(error).__name__}: {error}{SEE_TRACEBACK}", 1
 
 
 def explain_misfit() -> str:
