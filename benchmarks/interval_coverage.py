@@ -27,7 +27,8 @@ from typing import Any
 import numpy as np
 
 import machine
-from learngene_zoo.bench.results.statistics import compute_t_quantile, estimate
+from learngene_zoo.bench.results.statistics import estimate
+from learngene_zoo.intervals import compute_t_quantile
 from pages import DOCS, replace_between
 
 TABLES = 1000

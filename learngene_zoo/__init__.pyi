@@ -20,6 +20,7 @@ from learngene_zoo.lifecycle import heal as heal
 from learngene_zoo.lifecycle import plan as plan
 from learngene_zoo.lifecycle import plot as plot
 from learngene_zoo.lifecycle import predict as predict
+from learngene_zoo.lifecycle import probe as probe
 from learngene_zoo.lifecycle import recommend as recommend
 from learngene_zoo.lifecycle import shrink as shrink
 from learngene_zoo.lifecycle import train as train

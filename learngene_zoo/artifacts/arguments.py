@@ -12,7 +12,7 @@ from typing import ParamSpec, TypeVar
 from learngene_zoo.errors import WrongCall, refuse_unknown
 
 # Functions that do what an option of a command does, by the command's function and the option.
-OTHER_FUNCTIONS = {"evaluate": {"probe": "learngene_zoo.lifecycle.probe(model, kind=...)"}}
+OTHER_FUNCTIONS = {"evaluate": {"probe": "learngene_zoo.probe(model, kind=...)"}}
 P = ParamSpec("P")
 R = TypeVar("R")
 

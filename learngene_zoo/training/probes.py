@@ -24,7 +24,7 @@ from learngene_zoo.errors import BadData, TrainingFailed
 from learngene_zoo.families.forward import compute_pooled
 from learngene_zoo.families.picture_format import InputFormat
 from learngene_zoo.families.text_format import TextFormat
-from learngene_zoo.intervals import compute_pooled_interval
+from learngene_zoo.intervals import compute_crossed_interval
 from learngene_zoo.runs.progress import report_activity
 from learngene_zoo.runs.run import Run, gather_values, open_device
 from learngene_zoo.seeds import derive_seed
@@ -395,7 +395,7 @@ class ProbeResult:
     task: str
     split: str
     value: float  # the mean over the draws
-    interval: tuple[float, float]  # 95 %, over images, pooled over the draws
+    interval: tuple[float, float]  # 95 %, over images and draws
     images: int
     training_images: int  # per draw
     shots: int | None = None  # training images per class; None: all
@@ -458,7 +458,7 @@ def run_probe(
         task=task.name,
         split=split,
         value=float(np.mean(flags)),
-        interval=compute_pooled_interval(flags),
+        interval=compute_crossed_interval(flags),
         images=len(held_out.labels),
         training_images=round(float(np.mean(counts))),
         shots=shots,

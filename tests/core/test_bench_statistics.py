@@ -14,12 +14,11 @@ from learngene_zoo.bench.results.statistics import (
     Spread,
     _draw_counts,
     adjust_by_holm,
-    compute_t_probability,
-    compute_t_quantile,
     estimate,
     leave_one_out,
     plan_effect,
 )
+from learngene_zoo.intervals import compute_t_probability, compute_t_quantile
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,11 @@
 """Intervals by number."""
 
+import numpy as np
 import pytest
 
 from learngene_zoo.intervals import (
     Z95,
+    compute_crossed_interval,
     compute_interval,
     compute_paired_gain,
     compute_pooled_interval,
@@ -61,3 +63,34 @@ def test_runs_that_agree_are_one_run_and_runs_that_differ_count_as_more_images()
     # flags.
     low, high = compute_pooled_interval([[True] * 30 + [False] * 20, [True] * 10 + [False] * 40])
     assert (low, high) == pytest.approx(compute_interval(0.4 * 50 * 0.24 / 0.14, 50 * 0.24 / 0.14))
+
+
+def draw_flags(generator: np.random.Generator, spread: float) -> list[list[bool]]:
+    """Return whether 200 images are correct in 5 draws, with a mean of 50 % over all draws.
+
+    Images differ with a standard deviation of 1 in the probit of their accuracy, draws with
+    `spread`.
+    """
+    images_N, draws_D1 = generator.normal(size=200), spread * generator.normal(size=(5, 1))
+    flags: list[list[bool]] = (generator.normal(size=(5, 200)) < images_N + draws_D1).tolist()
+    return flags
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.2, 0.6])
+def test_an_interval_over_images_and_draws_covers_the_mean_of_further_ones(spread: float) -> None:
+    generator = np.random.default_rng(0)
+    tables = [draw_flags(generator, spread) for _ in range(300)]
+    crossed, pooled = (
+        sum(low <= 0.5 <= high for low, high in map(compute, tables)) / len(tables)
+        for compute in (compute_crossed_interval, compute_pooled_interval)
+    )
+    assert 0.92 < crossed < 0.99
+    if spread:
+        assert pooled < crossed - 0.05
+
+
+def test_a_single_draw_has_wilsons_interval() -> None:
+    runs = [[True] * 45 + [False] * 5]
+    assert compute_crossed_interval(runs) == pytest.approx(compute_interval(45, 50))
+    for equal in ([[True] * 9] * 3, [[False] * 9] * 3):
+        assert compute_crossed_interval(equal) == compute_pooled_interval(equal)

@@ -426,7 +426,7 @@ def test_the_fields_of_a_run_and_other_functions_are_named(at_hand: Path) -> Non
         with pytest.raises(WrongCall, match=f"no size or setting named '{name}'"):
             torch_hub.build("closed_form-mini", **{name: None})
     wrong = {"probe": "ridge"}
-    with pytest.raises(WrongCall, match=r"no argument 'probe'; call .*lifecycle.probe"):
+    with pytest.raises(WrongCall, match=r"no argument 'probe'; call learngene_zoo.probe"):
         lg.evaluate("finetuned", **wrong)
 
 

@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Literal
 
-from learngene_zoo.intervals import Z95
+from learngene_zoo.intervals import Z95, compute_t_quantile
 from learngene_zoo.seeds import derive_seed
 
 if TYPE_CHECKING:
@@ -295,40 +295,3 @@ def adjust_by_holm(p_values: Mapping[str, float]) -> dict[str, float]:
         largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[name]))
         adjusted[name] = largest
     return {name: adjusted[name] for name in p_values}
-
-
-@cache
-def compute_t_quantile(probability: float, freedom: float) -> float:
-    """Return the quantile of Student's distribution.
-
-    The degrees of `freedom` are rounded down, and at least 1.
-    """
-    n = max(1, math.floor(freedom + 1e-9))
-    if probability < 0.5:
-        return -compute_t_quantile(1 - probability, freedom)
-    low, high = 0.0, 1.0
-    while compute_t_probability(high, n) < probability and high < 1e12:
-        high *= 2
-    for _ in range(80):
-        middle = (low + high) / 2
-        low, high = (
-            (middle, high) if compute_t_probability(middle, n) < probability else (low, middle)
-        )
-    return high
-
-
-def compute_t_probability(t: float, freedom: int) -> float:
-    """Return Student's distribution function for whole degrees of freedom.
-
-    Source: Abramowitz and Stegun, 26.7.3 and 26.7.4.
-    """
-    angle = math.atan(t / math.sqrt(freedom))
-    term = math.cos(angle) if freedom % 2 else 1.0
-    total = 0.0
-    for k in range(1 if freedom % 2 else 0, freedom - 1, 2):
-        total += term
-        term *= math.cos(angle) ** 2 * (k + 1) / (k + 2)
-    inside = (
-        2 / math.pi * (angle + math.sin(angle) * total) if freedom % 2 else math.sin(angle) * total
-    )
-    return 0.5 + inside / 2
